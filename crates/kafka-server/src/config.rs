@@ -2,6 +2,8 @@
 
 use mainstem_log::Durability;
 
+use mainstem_sasl::Mechanism;
+
 use crate::binding_registry::{BoundTopic, Source};
 
 /// Settings of the Kafka server. Names in parentheses are Kafka's.
@@ -23,6 +25,14 @@ pub struct Config {
     pub partitions_max: i32,
     /// How long a connection may be idle before it is closed, ms (`connections.max.idle.ms`).
     pub connections_max_idle_ms: u64,
+    /// The listeners, in the order of their numbers. One that is not here has the defaults.
+    pub listeners: Vec<ListenerSettings>,
+    /// How long a connection may take to log in, ms.
+    pub log_in_timeout_ms: u64,
+    /// How long a failed log-in is not answered, ms (`connection.failed.authentication.delay.ms`).
+    pub failed_authentication_delay_ms: u32,
+    /// How long a session lasts until the client must log in again, ms; 0 for no limit (`connections.max.reauth.ms`).
+    pub connections_max_reauth_ms: u64,
     /// Largest request, bytes (`socket.request.max.bytes`).
     pub request_bytes_max: u32,
     /// Most bytes of unfinished large requests; negative for no limit but the memory budget
@@ -71,6 +81,15 @@ pub struct Config {
     pub queue_tuning: mainstem_queue_core::Tuning,
 }
 
+/// Settings of a listener.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListenerSettings {
+    /// Name of the listener, which rules may have as a condition.
+    pub name: String,
+    /// Mechanisms of SASL that it offers; if there are any, its clients must log in (`sasl.enabled.mechanisms`).
+    pub mechanisms: Vec<Mechanism>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -81,6 +100,10 @@ impl Default for Config {
             partitions: 1,
             partitions_max: 20_000,
             connections_max_idle_ms: 600_000,
+            listeners: Vec::new(),
+            log_in_timeout_ms: 30_000,
+            failed_authentication_delay_ms: 100,
+            connections_max_reauth_ms: 0,
             request_bytes_max: 100 * 1024 * 1024,
             queued_request_bytes_max: -1,
             log_dir: "data".into(),

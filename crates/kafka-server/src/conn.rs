@@ -16,6 +16,8 @@ use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
 use crate::environment::Environment;
 use crate::fetch_session::{Plan, Sessions};
+use crate::grants::ConnGrants;
+use crate::log_in::{LOG_IN_FRAME_BYTES_MAX, LogIn};
 use crate::request_memory::{Reservation, UNRESERVED_BYTES};
 
 /// Most requests of one connection in flight. Producers pipeline a handful.
@@ -40,6 +42,10 @@ pub(crate) struct Conn {
     pub(crate) peer: Option<IpAddr>,
     /// Number of its listener.
     pub(crate) listener: u16,
+    /// Whether it has a user, or how far its log-in is.
+    pub(crate) log_in: LogIn,
+    /// What it may do.
+    pub(crate) grants: ConnGrants,
     /// When it last sent something, ms.
     last_input_ms: u64,
     /// Number of the request whose response is sent next.
@@ -254,13 +260,17 @@ impl Connections {
         Some(id)
     }
 
-    /// Finds idle connections among the next slots. Calls of one round cover all slots.
-    pub(crate) fn next_idle(&mut self, now_ms: u64, max_idle_ms: u64) -> Vec<ConnId> {
+    /// Finds idle connections, and those that have not logged in in time, among the next slots. Calls of one round
+    /// cover all slots.
+    pub(crate) fn next_idle(&mut self, now_ms: u64, max_idle_ms: u64, log_in_timeout_ms: u64) -> Vec<ConnId> {
         let count = self.slots.len();
         let part = count.div_ceil(IDLE_CHECK_PARTS).max(IDLE_CHECK_MIN).min(count);
         let first = self.idle_check.min(count);
         let slots = (first..(first + part).min(count)).chain(0..(first + part).saturating_sub(count));
-        let idle = slots.filter(|slot| self.slots[*slot].is_idle(now_ms, max_idle_ms));
+        let is_late = |conn: &Conn| {
+            conn.is_idle(now_ms, max_idle_ms) || conn.log_in.is_overdue(now_ms, log_in_timeout_ms)
+        };
+        let idle = slots.filter(|slot| is_late(&self.slots[*slot]));
         let found = idle.map(|slot| ConnId::from_parts(slot as u32, self.slots[slot].generation)).collect();
         self.idle_check = (first + part) % count.max(1);
         found
@@ -277,6 +287,11 @@ impl Connections {
 impl Conn {
     fn open(generation: u32, peer: Option<IpAddr>, listener: u16) -> Self {
         Self { generation, is_open: true, peer, listener, ..Self::default() }
+    }
+
+    /// Largest request that it may send, bytes; `bytes_max` once it has logged in.
+    pub(crate) fn request_bytes_max(&self, bytes_max: usize) -> usize {
+        if self.log_in.is_complete() { bytes_max } else { bytes_max.min(LOG_IN_FRAME_BYTES_MAX) }
     }
 
     /// Whether a request may begin now. Pipelined requests need not wait for each other.
@@ -412,10 +427,10 @@ mod tests {
         let request = conns.get_mut(busy).unwrap().begin(false);
         let late = ConnId::from_parts(4_321, 1);
         conns.get_mut(late).unwrap().on_input(200);
-        assert_eq!(conns.next_idle(699, 600), []);
+        assert_eq!(conns.next_idle(699, 600, u64::MAX), []);
         let mut found = std::collections::BTreeSet::new();
         for _ in 0..COUNT.div_ceil(IDLE_CHECK_MIN) {
-            let part = conns.next_idle(700, 600);
+            let part = conns.next_idle(700, 600, u64::MAX);
             assert!(part.len() <= IDLE_CHECK_MIN);
             found.extend(part.iter().map(|id| id.slot()));
         }
@@ -424,7 +439,7 @@ mod tests {
         let conn = conns.get_mut(busy).unwrap();
         conn.answer(request, vec![1]);
         assert_eq!(conn.next_answer(), Some(vec![1]));
-        let mut rest = (0..COUNT).flat_map(|_| conns.next_idle(700, 600));
+        let mut rest = (0..COUNT).flat_map(|_| conns.next_idle(700, 600, u64::MAX));
         assert!(rest.any(|id| id == busy));
     }
 

@@ -26,15 +26,21 @@ impl Shard {
         if !matches!(key, Some(PRODUCE | FETCH)) || !self.env.shared().config.follows_partitions {
             return false;
         }
-        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.log_in.is_complete()) else {
+            return false;
+        };
         conn.is_settled = true;
+        let session = conn.log_in.session().cloned();
         let is_idle = conn.may_begin(false) && !io.has_output(id);
         let Some(shard) = self.env.preferred_shard(frame).filter(|shard| is_idle && *shard != self.env.me())
         else {
             return false;
         };
         self.remove_connection(io, id);
-        io.hand_over(id, shard);
+        match session {
+            Some(session) => io.hand_over_with(id, shard, Box::new(session)),
+            None => io.hand_over(id, shard),
+        }
         true
     }
 }

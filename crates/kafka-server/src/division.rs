@@ -226,6 +226,7 @@ mod tests {
             client_id: "client".into(),
             peer: None,
             listener: 0,
+            grants: None,
             division: None,
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod add_partitions_to_txn;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
+pub(crate) mod alter_user_scram_credentials;
 pub(crate) mod api_versions;
 pub(crate) mod create_acls;
 pub(crate) mod create_partitions;
@@ -58,6 +59,8 @@ pub(crate) mod offset_delete;
 pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+pub(crate) mod sasl_authenticate;
+pub(crate) mod sasl_handshake;
 pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
 pub(crate) mod write_txn_markers;
@@ -67,6 +70,7 @@ use mainstem_kafka::api::produce::ProduceRequestRef;
 use mainstem_kafka::api::{self, Api};
 use mainstem_kafka::{ErrorCode, Message, Reader, Request, frame, put_response_header};
 use mainstem_runtime::Io;
+use mainstem_security::ChangeError;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, ShardMessage};
@@ -138,6 +142,7 @@ serve! {
     sync_group::SyncGroupRequest => Controller;
     describe_groups::DescribeGroupsRequest => Controller;
     list_groups::ListGroupsRequest => Controller;
+    sasl_handshake::SaslHandshakeRequest => Connection;
     api_versions::ApiVersionsRequest => Connection;
     create_topics::CreateTopicsRequest => Controller;
     delete_topics::DeleteTopicsRequest => Controller;
@@ -150,13 +155,14 @@ serve! {
     write_txn_markers::WriteTxnMarkersRequest => Connection,
         "between brokers; served for tools that abort hanging transactions";
     txn_offset_commit::TxnOffsetCommitRequest => Controller;
-    describe_acls::DescribeAclsRequest => Connection, "`SECURITY_DISABLED`";
-    create_acls::CreateAclsRequest => Connection, "`SECURITY_DISABLED`";
-    delete_acls::DeleteAclsRequest => Connection, "`SECURITY_DISABLED`";
+    describe_acls::DescribeAclsRequest => Connection;
+    create_acls::CreateAclsRequest => Connection;
+    delete_acls::DeleteAclsRequest => Connection;
     describe_configs::DescribeConfigsRequest => Connection;
     alter_configs::AlterConfigsRequest => Controller, "topics only";
     alter_replica_log_dirs::AlterReplicaLogDirsRequest => Connection, "one directory";
     describe_log_dirs::DescribeLogDirsRequest => Connection, "one directory";
+    sasl_authenticate::SaslAuthenticateRequest => Connection;
     create_partitions::CreatePartitionsRequest => Controller;
     delete_groups::DeleteGroupsRequest => Controller;
     elect_leaders::ElectLeadersRequest => Connection, "nothing to elect";
@@ -165,7 +171,8 @@ serve! {
     list_partition_reassignments::ListPartitionReassignmentsRequest => Connection, "always empty";
     offset_delete::OffsetDeleteRequest => Controller;
     describe_client_quotas::DescribeClientQuotasRequest => Connection, "always empty";
-    describe_user_scram_credentials::DescribeUserScramCredentialsRequest => Connection, "no users";
+    describe_user_scram_credentials::DescribeUserScramCredentialsRequest => Connection;
+    alter_user_scram_credentials::AlterUserScramCredentialsRequest => Connection;
     describe_quorum::DescribeQuorumRequest => Connection, "one voter";
     describe_cluster::DescribeClusterRequest => Connection, "one node";
     describe_producers::DescribeProducersRequest => Connection;
@@ -233,6 +240,21 @@ impl Shard {
             self.refuse(io, call.caller.conn, &what);
         } else {
             io.send(call.caller.shard, Mail(ShardMessage::CloseConnection { conn: call.caller.conn, what }));
+        }
+    }
+}
+
+/// The error of a change of users and rules.
+fn security_change_error(error: &ChangeError) -> (ErrorCode, String) {
+    match error {
+        ChangeError::Invalid(error) => (ErrorCode::InvalidRequest, error.to_string()),
+        ChangeError::NotFound(what) => (ErrorCode::ResourceNotFound, format!("{what} does not exist")),
+        ChangeError::Exists(what) => (ErrorCode::DuplicateResource, format!("{what} exists")),
+        ChangeError::Log(what) => {
+            (ErrorCode::KafkaStorageError, format!("users and rules cannot be stored: {what}"))
+        }
+        ChangeError::Unavailable => {
+            (ErrorCode::CoordinatorNotAvailable, "the broker stops, or too many changes are waiting".into())
         }
     }
 }

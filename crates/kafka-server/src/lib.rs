@@ -43,6 +43,9 @@
 //! | `environment.rs` | what a shard knows of the broker around it: shared state, topics, memory budget |
 //! | `shard_message.rs` | messages between shards |
 //! | `conn.rs` | a connection and the order of its responses |
+//! | `log_in.rs`, `authentication.rs`, `failed_log_ins.rs` | log-ins by SASL: as data, carried out, and refused after a delay |
+//! | `security.rs`, `security_changes.rs` | users and rules of the host, its answers, and changes of them |
+//! | `grants.rs`, `authorization.rs`, `acl.rs` | what a connection may do: as data, and compiled; rules as Kafka's ACLs |
 //! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
 //! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
@@ -78,7 +81,10 @@
 //! | `queue_settings.rs`, `dead_letters.rs` | settings of queues as those of topics; valid dead-letter queues |
 //! | `log_throttle.rs` | limits log lines about client errors |
 
+mod acl;
 mod append_error;
+mod authentication;
+mod authorization;
 mod binding_registry;
 mod bindings;
 mod broker_config;
@@ -93,12 +99,15 @@ mod dead_letters;
 mod declarations;
 mod division;
 mod environment;
+mod failed_log_ins;
 mod fetch_job;
 mod fetch_session;
+mod grants;
 mod groups;
 mod handlers;
 mod jobs;
 mod leader_epoch;
+mod log_in;
 mod log_throttle;
 mod markers;
 mod memory_use;
@@ -114,6 +123,8 @@ mod queue_settings;
 mod queues;
 mod request_memory;
 mod resume;
+mod security;
+mod security_changes;
 mod service;
 mod shard;
 mod shard_message;
@@ -135,9 +146,10 @@ mod work_slices;
 
 pub use binding_registry::{BoundTopic, Source};
 pub use bindings::Bindings;
-pub use config::Config;
+pub use config::{Config, ListenerSettings};
 pub use handlers::{SERVED, ServedApi};
 pub use mainstem_log::{Header, put_headers};
+pub use security::Security;
 pub use shard::Shard;
 pub use shard_message::Mail;
 pub use shared::{Sendable, Shared};

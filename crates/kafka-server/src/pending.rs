@@ -8,10 +8,14 @@ use std::sync::Arc;
 use mainstem_coordinator::transaction::{Markers, Participant, Producer};
 use mainstem_kafka::Uuid;
 use mainstem_kafka::api::add_partitions_to_txn::{AddPartitionsToTxnResult, AddPartitionsToTxnTransaction};
+use mainstem_kafka::api::alter_user_scram_credentials::AlterUserScramCredentialsResult;
+use mainstem_kafka::api::create_acls::AclCreationResult;
+use mainstem_kafka::api::delete_acls::DeleteAclsFilterResult;
 use mainstem_kafka::api::delete_records::DeleteRecordsRequest;
 use mainstem_kafka::api::describe_producers::DescribeProducersRequest;
 use mainstem_kafka::api::list_offsets::ListOffsetsRequest;
 use mainstem_kafka::api::metadata::MetadataRequest;
+use mainstem_kafka::api::offset_fetch::OffsetFetchResponseGroup;
 use mainstem_kafka::api::offset_for_leader_epoch::OffsetForLeaderEpochRequest;
 use mainstem_kafka::api::txn_offset_commit::TxnOffsetCommitRequest;
 use mainstem_kafka::api::write_txn_markers::WriteTxnMarkersRequest;
@@ -25,12 +29,20 @@ use crate::topic_change::{ConfigChange, NewTopic};
 /// What continues with an answer of the consumer groups.
 #[derive(Debug)]
 pub(crate) enum AfterGroupReply {
-    DeleteGroups(RequestContext),
+    DeleteGroups {
+        call: RequestContext,
+        /// Groups that the sender may not delete.
+        denied: Vec<String>,
+    },
     JoinGroup(RequestContext),
     LeaveGroup(RequestContext),
     OffsetCommit(RequestContext),
     OffsetDelete(RequestContext),
-    OffsetFetch(RequestContext),
+    OffsetFetch {
+        call: RequestContext,
+        /// Results of groups and topics that the sender may not see.
+        denied: Vec<OffsetFetchResponseGroup>,
+    },
     SyncGroup(RequestContext),
     TxnOffsetCommit(RequestContext),
     /// The end of a transaction is written to these groups: report it to the transactions.
@@ -139,6 +151,26 @@ pub(crate) enum AfterChanges {
     Metadata {
         call: RequestContext,
         request: MetadataRequest,
+    },
+}
+
+/// What continues when a change of users and rules is durable or was refused.
+#[derive(Debug)]
+pub(crate) enum AfterSecurityChange {
+    AlterUserScramCredentials {
+        call: RequestContext,
+        /// The results; those without an error depend on the change.
+        results: Vec<AlterUserScramCredentialsResult>,
+    },
+    CreateAcls {
+        call: RequestContext,
+        /// The same.
+        results: Vec<AclCreationResult>,
+    },
+    DeleteAcls {
+        call: RequestContext,
+        /// The same.
+        results: Vec<DeleteAclsFilterResult>,
     },
 }
 

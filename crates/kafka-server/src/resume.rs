@@ -31,12 +31,16 @@ impl Shard {
         answer: Response,
     ) {
         match then {
-            AfterGroupReply::DeleteGroups(call) => delete_groups::finish(self, io, &call, answer),
+            AfterGroupReply::DeleteGroups { call, denied } => {
+                delete_groups::finish(self, io, &call, denied, answer);
+            }
             AfterGroupReply::JoinGroup(call) => join_group::finish(self, io, &call, answer),
             AfterGroupReply::LeaveGroup(call) => leave_group::finish(self, io, &call, answer),
             AfterGroupReply::OffsetCommit(call) => offset_commit::finish(self, io, &call, answer),
             AfterGroupReply::OffsetDelete(call) => offset_delete::finish(self, io, &call, answer),
-            AfterGroupReply::OffsetFetch(call) => offset_fetch::finish(self, io, &call, answer),
+            AfterGroupReply::OffsetFetch { call, denied } => {
+                offset_fetch::finish(self, io, &call, denied, answer);
+            }
             AfterGroupReply::SyncGroup(call) => sync_group::finish(self, io, &call, answer),
             AfterGroupReply::TxnOffsetCommit(call) => txn_offset_commit::finish(self, io, &call, answer),
             AfterGroupReply::EndTransaction { markers, groups } => {

@@ -30,7 +30,11 @@ impl Service for Shard {
     type Mail = Mail;
 
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
+        let log_in = self.accepted_log_in(io, listener);
         self.conns.open(conn, io.peer(), listener, io.clock.now_ms);
+        if let Some(conn) = self.conns.get_mut(conn) {
+            conn.log_in = log_in;
+        }
         self.env.shared().connections.fetch_add(1, Ordering::Relaxed);
         if self.conns.is_draining() {
             self.remove_connection(io, conn);
@@ -44,12 +48,19 @@ impl Service for Shard {
             received.consumed = bytes.len();
             return received;
         }
-        let bytes_max = self.env.shared().config.request_bytes_max as usize;
+        let all_bytes_max = self.env.shared().config.request_bytes_max as usize;
         if let Some(conn) = self.conns.get_mut(id) {
             conn.on_input(io.clock.now_ms);
+            if conn.log_in.has_failed() {
+                received.consumed = bytes.len();
+                return received;
+            }
         }
         loop {
             let rest = &bytes[received.consumed..];
+            // Until the log-in, only small requests.
+            let conn = self.conns.get_mut(id);
+            let bytes_max = conn.map_or(all_bytes_max, |conn| conn.request_bytes_max(all_bytes_max));
             let end = match frame::frame_len(rest, bytes_max) {
                 Ok(Some(end)) => end,
                 Ok(None) => break,
@@ -153,6 +164,7 @@ impl Service for Shard {
             }
             Timer::Coordinate => self.coordinate_due(io),
             Timer::Queues => self.with_queues(io, |queues, cx| queues.on_timer(cx.now_ms)),
+            Timer::FailedLogIns => self.answer_failed_log_ins(io),
         }
         self.begin_queued_requests(io);
     }
@@ -164,6 +176,7 @@ impl Service for Shard {
             self.start_coordinators(io);
         }
         self.poll_completions(io);
+        self.poll_security_replies(io);
         self.continue_work(io);
         self.storage.open_pending_logs(&mut self.env, io);
         self.storage.continue_maintenance(io);
@@ -239,10 +252,15 @@ impl Shard {
 
     /// Closes connections that have been idle for too long, among a part of all.
     fn close_idle_connections(&mut self, io: &mut Io<'_, Mail>) {
-        let max_idle_ms = self.env.shared().config.connections_max_idle_ms;
-        for id in self.conns.next_idle(io.clock.now_ms, max_idle_ms) {
-            let client_id =
-                self.conns.get_mut(id).and_then(|conn| conn.client_id.clone()).unwrap_or_default();
+        let config = &self.env.shared().config;
+        let (max_idle_ms, log_in_timeout_ms) = (config.connections_max_idle_ms, config.log_in_timeout_ms);
+        for id in self.conns.next_idle(io.clock.now_ms, max_idle_ms, log_in_timeout_ms) {
+            let Some(conn) = self.conns.get_mut(id) else { continue };
+            if conn.log_in.is_overdue(io.clock.now_ms, log_in_timeout_ms) {
+                self.refuse(io, id, "it has not logged in for kafka.log_in_timeout_ms");
+                continue;
+            }
+            let client_id = conn.client_id.clone().unwrap_or_default();
             log::debug!(
                 "kafka client {client_id:?} is disconnected: idle for kafka.connections_max_idle_ms, {max_idle_ms}"
             );
@@ -253,17 +271,28 @@ impl Shard {
 
     /// Begins a request.
     fn begin(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.log_in.expects_bare_token() {
+            return self.begin_bare_token(io, id, frame);
+        }
         let Ok((header, body)) = RequestHeader::parse(frame) else {
             return self.refuse(io, id, "a request without a header");
         };
         let me = self.env.me();
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if let Err(what) = conn.log_in.check(header.api_key, io.clock.now_ms) {
+            return self.refuse(io, id, what);
+        }
+        if !self.refresh_grants(io, id) {
+            return;
+        }
         let Some(conn) = self.conns.get_mut(id) else { return };
         let client_id = header.client_id.as_deref().unwrap_or("");
         if conn.client_id.as_deref() != Some(client_id) {
             conn.client_id = Some(client_id.into());
         }
         let client_id = conn.client_id.clone().unwrap_or_default();
-        let (peer, listener) = (conn.peer, conn.listener);
+        let (peer, listener, grants) = (conn.peer, conn.listener, conn.grants.for_request());
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
         let call = RequestContext {
@@ -274,6 +303,7 @@ impl Shard {
             client_id,
             peer,
             listener,
+            grants,
             division: None,
         };
         io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);

@@ -15,6 +15,7 @@ use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;
 use crate::environment::Environment;
+use crate::failed_log_ins::FailedLogIns;
 use crate::jobs::Jobs;
 use crate::pending_work::{PendingWork, Task};
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
@@ -35,6 +36,7 @@ pub struct Shard {
     /// The coordinators, on shard 0.
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Connections,
+    pub(crate) failed_log_ins: FailedLogIns,
     pub(crate) jobs: Jobs,
     pub(crate) bindings: Bindings,
     pub(crate) queues: QueueHost<TopicConfig>,
@@ -64,6 +66,7 @@ impl Shard {
             pending_work: PendingWork::default(),
             controller,
             conns: Connections::default(),
+            failed_log_ins: FailedLogIns::default(),
             jobs: Jobs::default(),
             bindings: Bindings::default(),
             queues,
@@ -112,6 +115,13 @@ impl Shard {
         response: &R::Response,
     ) {
         debug_assert_eq!(call.api_key, R::KEY);
+        let answer = Self::encode_response::<R>(call, response);
+        io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
+        self.reply_with(io, call.caller, answer);
+    }
+
+    /// The frame of a response.
+    pub(crate) fn encode_response<R: Request>(call: &RequestContext, response: &R::Response) -> Vec<u8> {
         let mut answer = Vec::new();
         if let Some(number) = call.division {
             // The next part is handled in a later turn.
@@ -128,8 +138,7 @@ impl Shard {
         put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
         response.encode(&mut answer, call.version);
         frame::end_frame(&mut answer, begun, 0);
-        io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
-        self.reply_with(io, call.caller, answer);
+        answer
     }
 
     /// Answers a request with an encoded frame. An empty frame sends nothing.

@@ -8,6 +8,7 @@ use mainstem_coordinator::transaction::Producer;
 pub(crate) use mainstem_partition::JobId;
 use mainstem_queue_server::{QueueRequest, ReplyTo};
 use mainstem_runtime::ConnId;
+use mainstem_security::Grants;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionRequest, PartitionResponse};
@@ -90,4 +91,6 @@ pub(crate) struct RequestContext {
     pub(crate) listener: u16,
     /// The job of the request that this one is a part of, see `division.rs`.
     pub(crate) division: Option<u64>,
+    /// What the sender may do; `None` for everything.
+    pub(crate) grants: Option<Arc<Grants>>,
 }

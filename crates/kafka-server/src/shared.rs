@@ -2,16 +2,18 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use mainstem_partition::ProducerLimits;
 use mainstem_queue_server::{CommandQueues, QueueClient, QueueDirectory};
 use mainstem_runtime::{FileBytes, Wake};
+use mainstem_sasl::Mechanism;
 
 use crate::binding_registry::{BoundTopic, SharedBindings, Source};
 use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::request_memory::RequestPool;
+use crate::security::{Security, SecurityReplies};
 use crate::unverified_batches::HeldBytesBudget;
 
 /// Converts the source of a [`mainstem_log::FileSlice`] into a file that an output can send; `None` if it cannot.
@@ -40,6 +42,10 @@ pub struct Shared {
     pub(crate) held_bytes: Arc<HeldBytesBudget>,
     /// Memory for requests that have not arrived completely.
     pub(crate) request_pool: Arc<RequestPool>,
+    /// Users and rules; without any, everybody may do everything.
+    security: OnceLock<Security>,
+    /// Answers of the host about users and rules.
+    pub(crate) security_replies: SecurityReplies,
 }
 
 impl Shared {
@@ -59,12 +65,15 @@ impl Shared {
             cluster_id: RwLock::new("".into()),
             connections: AtomicI64::new(0),
             advertised: RwLock::new(advertised),
+            security: OnceLock::new(),
+            security_replies: SecurityReplies::new(shards),
             command_queues: CommandQueues::new(shards),
         })
     }
 
     /// Sets the waker of a shard, for commands from other threads.
     pub fn bind_wake(&self, shard: usize, wake: Wake) {
+        self.security_replies.bind_wake(shard, Arc::clone(&wake));
         self.command_queues.bind_wake(shard, wake);
     }
 
@@ -72,6 +81,33 @@ impl Shared {
     pub fn queue_client(self: &Arc<Self>) -> QueueClient {
         let directory = Arc::clone(self);
         QueueClient::new(directory, self.command_queues.clone())
+    }
+
+    /// Sets users and rules. Call it once, before the shards run.
+    pub fn secure(&self, security: Security) {
+        let is_first = self.security.set(security).is_ok();
+        debug_assert!(is_first, "users and rules are set once");
+    }
+
+    /// Users and rules, if the host has any.
+    pub(crate) fn security(&self) -> Option<&Security> {
+        self.security.get()
+    }
+
+    /// The epoch of users and rules.
+    #[inline]
+    pub(crate) fn security_epoch(&self) -> u64 {
+        self.security.get().map_or(0, |security| security.published.epoch())
+    }
+
+    /// The name of a listener.
+    pub(crate) fn listener_name(&self, listener: u16) -> Option<&str> {
+        self.config.listeners.get(usize::from(listener)).map(|listener| listener.name.as_str())
+    }
+
+    /// The mechanisms of SASL that a listener offers.
+    pub(crate) fn mechanisms(&self, listener: u16) -> &[Mechanism] {
+        self.config.listeners.get(usize::from(listener)).map_or(&[], |listener| &listener.mechanisms)
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Catalogue> {

@@ -13,6 +13,8 @@ pub(crate) enum Timer {
     Coordinate,
     /// A deadline of a queue.
     Queues,
+    /// A failed log-in is to be answered.
+    FailedLogIns,
 }
 
 impl Timer {
@@ -25,6 +27,7 @@ impl Timer {
             Self::Coordinate => 2 << Self::KIND_BIT,
             Self::MaintainMore => 3 << Self::KIND_BIT,
             Self::Queues => 4 << Self::KIND_BIT,
+            Self::FailedLogIns => 5 << Self::KIND_BIT,
         }
     }
 
@@ -34,6 +37,7 @@ impl Timer {
             1 => Self::Maintain,
             2 => Self::Coordinate,
             4 => Self::Queues,
+            5 => Self::FailedLogIns,
             _ => Self::MaintainMore,
         }
     }

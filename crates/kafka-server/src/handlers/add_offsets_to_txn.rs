@@ -6,6 +6,7 @@ use mainstem_coordinator::transaction::{Participant, Producer, Request};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
@@ -22,6 +23,10 @@ pub(crate) fn handle(
     request: AddOffsetsToTxnRequest,
 ) {
     let AddOffsetsToTxnRequest { transactional_id: id, producer_id, producer_epoch, group_id } = request;
+    let checked = call.check_transactional_id(Action::Produce, &id);
+    if let Err(code) = checked.and_then(|()| call.check_group(Action::Group, &group_id)) {
+        return reply(shard, io, &call, code as i16);
+    }
     if group_id.is_empty() {
         return reply(shard, io, &call, ErrorCode::InvalidGroupId as i16);
     }

@@ -10,6 +10,7 @@ use mainstem_kafka::api::add_partitions_to_txn::{
     AddPartitionsToTxnTransaction,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::append_error::AppendError;
 use crate::pending::{AfterChanges, AfterTxnReply};
@@ -28,6 +29,13 @@ pub(crate) fn handle(
     call: RequestContext,
     request: AddPartitionsToTxnRequest,
 ) {
+    if call.version >= BATCHED
+        && let Err(code) = call.check_cluster(Action::ClusterAction)
+    {
+        let response =
+            AddPartitionsToTxnResponse { error_code: code as i16, ..AddPartitionsToTxnResponse::default() };
+        return shard.reply::<AddPartitionsToTxnRequest>(io, &call, &response);
+    }
     let transactions = if call.version >= BATCHED {
         request.transactions
     } else {
@@ -96,7 +104,8 @@ fn immediate_result(
     call: &RequestContext,
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Option<AddPartitionsToTxnResult> {
-    let refused = missing_partition_result(shard, transaction);
+    let refused =
+        unauthorized_result(call, transaction).or_else(|| missing_partition_result(shard, transaction));
     if refused.is_some() || !transaction.verify_only {
         return refused;
     }
@@ -145,6 +154,28 @@ fn result(
 }
 
 /// The result if a partition does not exist. No partition is added then.
+/// As in Kafka, nothing is added if the sender may not write to one of the topics.
+fn unauthorized_result(
+    call: &RequestContext,
+    transaction: &AddPartitionsToTxnTransaction,
+) -> Option<AddPartitionsToTxnResult> {
+    call.grants.as_ref()?;
+    if call.version >= BATCHED {
+        return None;
+    }
+    if let Err(code) = call.check_transactional_id(Action::Produce, &transaction.transactional_id) {
+        return Some(result(transaction, |_| code as i16));
+    }
+    let denied = |topic: &str| call.check_topic(Action::Produce, topic).err();
+    transaction.topics.iter().find_map(|topic| denied(&topic.name))?;
+    Some(result(transaction, |participant| match participant {
+        Participant::Partition { topic, .. } => {
+            denied(&topic).unwrap_or(ErrorCode::OperationNotAttempted) as i16
+        }
+        Participant::Group(_) => ErrorCode::OperationNotAttempted as i16,
+    }))
+}
+
 fn missing_partition_result(
     shard: &Shard,
     transaction: &AddPartitionsToTxnTransaction,

@@ -12,9 +12,10 @@ use mainstem_kafka::api::alter_configs::{
     AlterConfigsRequest, AlterConfigsResource, AlterConfigsResourceResponse, AlterConfigsResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use super::create_topics::invalid_request;
-use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC, is_this_node};
+use super::describe_configs::{BROKER, BROKER_LOGGER, GROUP, TOPIC, is_this_node};
 use crate::append_error::AppendError;
 use crate::broker_config;
 use crate::catalogue::name_error;
@@ -37,8 +38,9 @@ pub(crate) fn handle(
         steps: resource.configs.into_iter().map(|config| set(config.name, config.value)).collect(),
     };
     let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
+    let denied = denials(&call, &changes);
     let then = AfterChanges::AlterConfigs { call, changes: changes.clone() };
-    alter(shard, io, changes, request.validate_only, then);
+    alter(shard, io, (changes, denied), request.validate_only, then);
 }
 
 /// Answers when all changes are durable or refused.
@@ -71,7 +73,7 @@ fn set(name: String, value: Option<String>) -> ConfigStep {
 pub(crate) fn alter(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
-    changes: Vec<ConfigChange>,
+    (changes, denied): (Vec<ConfigChange>, Vec<Option<ErrorCode>>),
     validate_only: bool,
     then: AfterChanges,
 ) {
@@ -83,10 +85,10 @@ pub(crate) fn alter(
         |change: &ConfigChange| counts[&(change.resource_type, change.resource_name.as_str())] == 1;
     let (mut outcomes, mut to_apply) = (Vec::with_capacity(changes.len()), Vec::new());
     for (part, change) in changes.iter().enumerate() {
-        let checked = if is_unique(change) {
-            check(shard, change)
-        } else {
-            Err(invalid_request("Each resource must appear at most once."))
+        let checked = match denied.get(part).copied().flatten() {
+            Some(code) => Err(code.into()),
+            None if is_unique(change) => check(shard, change),
+            None => Err(invalid_request("Each resource must appear at most once.")),
         };
         if matches!(checked, Ok(true)) && !validate_only {
             to_apply.push((part, change.clone()));
@@ -98,6 +100,16 @@ pub(crate) fn alter(
         let name = change.resource_name.clone();
         shard.change_topic(io, &name, TopicChange::AlterConfig(change), AfterTopicChange::Job { job, part });
     }
+}
+
+/// The errors of the changes that the sender may not make.
+pub(crate) fn denials(call: &RequestContext, changes: &[ConfigChange]) -> Vec<Option<ErrorCode>> {
+    let check = |change: &ConfigChange| match change.resource_type {
+        TOPIC => call.check_topic(Action::AlterConfigs, &change.resource_name).err(),
+        GROUP => call.check_group(Action::AlterConfigs, &change.resource_name).err(),
+        _ => call.check_cluster(Action::AlterConfigs).err(),
+    };
+    changes.iter().map(check).collect()
 }
 
 /// Whether a change alters the configuration.

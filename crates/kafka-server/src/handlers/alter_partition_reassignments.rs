@@ -7,6 +7,7 @@ use mainstem_kafka::api::alter_partition_reassignments::{
     ReassignablePartitionResponse, ReassignableTopic, ReassignableTopicResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::append_error::AppendError;
 use crate::shard::Shard;
@@ -19,6 +20,13 @@ pub(crate) fn handle(
     call: RequestContext,
     request: AlterPartitionReassignmentsRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::Alter) {
+        let response = AlterPartitionReassignmentsResponse {
+            error_code: code as i16,
+            ..AlterPartitionReassignmentsResponse::default()
+        };
+        return shard.reply::<AlterPartitionReassignmentsRequest>(io, &call, &response);
+    }
     let topic = |topic: &ReassignableTopic| {
         let partition = |partition: &ReassignablePartition| {
             let outcome = move_partition(shard, &topic.name, partition);

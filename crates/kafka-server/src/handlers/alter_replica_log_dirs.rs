@@ -7,6 +7,7 @@ use mainstem_kafka::api::alter_replica_log_dirs::{
     AlterReplicaLogDirsResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -18,12 +19,14 @@ pub(crate) fn handle(
     request: AlterReplicaLogDirsRequest,
 ) {
     let mut response = AlterReplicaLogDirsResponse::default();
+    let denied = call.check_cluster(Action::Alter).err();
     for dir in &request.dirs {
         let is_here = dir.path == shard.env.shared().config.log_dir;
         for topic in &dir.topics {
             let known = shard.env.catalogue().topic(&topic.name);
             let partition = |index: &i32| {
                 let code = match known.and_then(|known| known.store_id(*index)) {
+                    _ if denied.is_some() => ErrorCode::ClusterAuthorizationFailed,
                     _ if !is_here => ErrorCode::LogDirNotFound,
                     None => ErrorCode::UnknownTopicOrPartition,
                     Some(_) => ErrorCode::None,

@@ -5,6 +5,7 @@ use mainstem_kafka::api::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use super::create_topics::{duplicates, invalid_request};
 use crate::append_error::AppendError;
@@ -27,10 +28,12 @@ pub(crate) fn handle(
         duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))).collect();
     let mut to_apply = Vec::new();
     for topic in request.topics.iter().filter(|topic| !duplicates.contains(topic.name.as_str())) {
-        let changed = match (&shard.controller, shard.env.catalogue().topic(&topic.name)) {
-            (None, _) => Err(ErrorCode::NotController.into()),
-            (_, None) => Err(ErrorCode::UnknownTopicOrPartition.into()),
-            (Some(controller), Some(existing)) => controller.add_partitions(existing, topic),
+        let known = shard.env.catalogue().topic(&topic.name);
+        let changed = match (call.check_topic(Action::Alter, &topic.name), &shard.controller, known) {
+            (Err(code), ..) => Err(code.into()),
+            (_, None, _) => Err(ErrorCode::NotController.into()),
+            (.., None) => Err(ErrorCode::UnknownTopicOrPartition.into()),
+            (Ok(()), Some(controller), Some(existing)) => controller.add_partitions(existing, topic),
         };
         if changed.is_ok() && !validate_only {
             to_apply.push((names.len(), topic.clone()));

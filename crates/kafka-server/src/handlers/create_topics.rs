@@ -36,7 +36,10 @@ pub(crate) fn handle(
     let mut plans = Vec::new();
     for topic in request.topics.iter().filter(is_unique) {
         names.push(topic.name.as_str().into());
-        plans.push(plan(shard, topic));
+        plans.push(match call.check_creation(&topic.name) {
+            Ok(()) => plan(shard, topic),
+            Err(code) => refused(code, "Authorization failed."),
+        });
     }
     names.extend(duplicates.iter().map(|name| Arc::from(*name)));
     plans.extend(duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))));

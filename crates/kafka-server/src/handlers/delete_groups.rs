@@ -2,8 +2,10 @@
 
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::{DeletedGroup, Response};
+use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
@@ -16,18 +18,31 @@ pub(crate) fn handle(
     request: DeleteGroupsRequest,
 ) {
     let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
-    let group_ids: Vec<&str> = request.groups_names.iter().map(String::as_str).collect();
+    let is_allowed = |name: &String| call.check_group(Action::Delete, name).is_ok();
+    let (allowed, denied): (Vec<String>, Vec<String>) =
+        request.groups_names.into_iter().partition(is_allowed);
+    let group_ids: Vec<&str> = allowed.iter().map(String::as_str).collect();
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_delete(now_ms, &group_ids, caller),
-        AfterGroupReply::DeleteGroups(call),
+        AfterGroupReply::DeleteGroups { call, denied },
     );
 }
 
 /// Answers with what the groups have answered.
-pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    denied: Vec<String>,
+    answer: Response,
+) {
     if let Response::Delete(deleted) = answer {
-        let results = deleted.into_iter().map(result).collect();
+        let denied = denied.into_iter().map(|group_id| DeletableGroupResult {
+            group_id,
+            error_code: ErrorCode::GroupAuthorizationFailed as i16,
+        });
+        let results = deleted.into_iter().map(result).chain(denied).collect();
         let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
         shard.reply::<DeleteGroupsRequest>(io, call, &response);
     }

@@ -7,6 +7,7 @@ use mainstem_kafka::api::delete_records::{
 };
 use mainstem_log::Cleanup;
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
@@ -30,7 +31,9 @@ pub(crate) fn handle(
         let is_compact_only =
             known.is_some_and(|known| known.config.partition.options.cleanup == Cleanup::Compact);
         is_protected.push(is_compact_only);
-        let id = known.filter(|_| !is_compact_only).map_or_else(Default::default, |topic| topic.id);
+        let is_allowed = call.check_topic(Action::Delete, &topic.name).is_ok();
+        let id =
+            known.filter(|_| is_allowed && !is_compact_only).map_or_else(Default::default, |topic| topic.id);
         queries.extend(topic.partitions.iter().map(|part| {
             let id = PartitionId { topic: id, index: part.partition_index };
             (id, PartitionQuery::DeleteBefore(part.offset))
@@ -51,13 +54,14 @@ pub(crate) fn finish(
     let mut answers = answers.into_iter();
     let mut topics = Vec::with_capacity(request.topics.len());
     for (topic, is_compact_only) in request.topics.into_iter().zip(is_protected) {
+        let denied = call.check_topic(Action::Delete, &topic.name).err();
         let mut result = |part: &DeleteRecordsPartition| {
             let answer =
                 answers.next().unwrap_or(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));
-            let answer = if is_compact_only {
-                PartitionQueryResult::Failed(ErrorCode::PolicyViolation)
-            } else {
-                answer
+            let answer = match denied {
+                Some(code) => PartitionQueryResult::Failed(code),
+                None if is_compact_only => PartitionQueryResult::Failed(ErrorCode::PolicyViolation),
+                None => answer,
             };
             part_result(part.partition_index, &answer)
         };

@@ -9,6 +9,7 @@ use mainstem_kafka::api::delete_topics::{
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use super::create_topics::invalid_request;
 use crate::append_error::AppendError;
@@ -32,7 +33,7 @@ pub(crate) fn handle(
 ) {
     let named = request.topic_names.into_iter().map(|name| (Some(name), Uuid::default()));
     let states = request.topics.into_iter().map(|DeleteTopicState { name, topic_id }| (name, topic_id));
-    let requested = resolve(shard, named.chain(states));
+    let requested = resolve(shard, &call, named.chain(states));
     let outcomes = requested.iter().map(|requested| requested.outcome.clone()).collect();
     let to_delete = |(part, requested): (usize, &RequestedTopic)| {
         requested.outcome.is_ok().then_some((part, requested.id))
@@ -64,14 +65,18 @@ pub(crate) fn finish(
 }
 
 /// Finds the topics. A topic that is listed twice is not deleted and gets one result.
-fn resolve(shard: &Shard, topics: impl Iterator<Item = (Option<String>, Uuid)>) -> Vec<RequestedTopic> {
+fn resolve(
+    shard: &Shard,
+    call: &RequestContext,
+    topics: impl Iterator<Item = (Option<String>, Uuid)>,
+) -> Vec<RequestedTopic> {
     let mut counts: BTreeMap<(Option<String>, Uuid), usize> = BTreeMap::new();
     for key in topics {
         *counts.entry(key).or_default() += 1;
     }
     let mut to_delete = BTreeSet::new();
     let resolve = |((name, id), count): ((Option<String>, Uuid), usize)| {
-        let found = find(shard, name.as_deref(), id, count).and_then(|topic| {
+        let found = find(shard, call, name.as_deref(), id, count).and_then(|topic| {
             let message = "The provided topic name maps to an ID that was already supplied.";
             if to_delete.insert(topic.id) { Ok(topic) } else { Err(invalid_request(message)) }
         });
@@ -85,8 +90,14 @@ fn resolve(shard: &Shard, topics: impl Iterator<Item = (Option<String>, Uuid)>) 
     counts.into_iter().map(resolve).collect()
 }
 
+/// Deleting a topic needs the right to see it too.
+fn may_delete(call: &RequestContext, topic: &str) -> Result<(), ErrorCode> {
+    call.check_topic(Action::Describe, topic).and_then(|()| call.check_topic(Action::Delete, topic))
+}
+
 fn find<'a>(
     shard: &'a Shard,
+    call: &RequestContext,
     name: Option<&str>,
     id: Uuid,
     count: usize,
@@ -97,10 +108,13 @@ fn find<'a>(
         (Some(_), true) if count > 1 => Err(invalid_request("Duplicate topic name.")),
         (None, false) if count > 1 => Err(invalid_request("Duplicate topic id.")),
         (Some(name), true) => {
+            may_delete(call, name)?;
             shard.env.catalogue().topic(name).ok_or_else(|| ErrorCode::UnknownTopicOrPartition.into())
         }
         (None, false) => {
-            shard.env.catalogue().topic_by_id(TopicId(id.0)).ok_or_else(|| ErrorCode::UnknownTopicId.into())
+            let topic = shard.env.catalogue().topic_by_id(TopicId(id.0)).ok_or(ErrorCode::UnknownTopicId)?;
+            may_delete(call, &topic.name)?;
+            Ok(topic)
         }
     }
 }

@@ -4,6 +4,7 @@ use mainstem_kafka::api::describe_client_quotas::{
     DescribeClientQuotasRequest, DescribeClientQuotasResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -14,6 +15,13 @@ pub(crate) fn handle(
     call: RequestContext,
     _: DescribeClientQuotasRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::DescribeConfigs) {
+        let response = DescribeClientQuotasResponse {
+            error_code: code as i16,
+            ..DescribeClientQuotasResponse::default()
+        };
+        return shard.reply::<DescribeClientQuotasRequest>(io, &call, &response);
+    }
     let response =
         DescribeClientQuotasResponse { entries: Some(Vec::new()), ..DescribeClientQuotasResponse::default() };
     shard.reply::<DescribeClientQuotasRequest>(io, &call, &response);

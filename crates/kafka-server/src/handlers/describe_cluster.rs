@@ -5,6 +5,7 @@ use mainstem_kafka::api::describe_cluster::{
     DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::ResourceKind;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -37,7 +38,7 @@ pub(crate) fn handle(
             ..DescribeClusterBroker::default()
         });
         if request.include_cluster_authorized_operations {
-            response.cluster_authorized_operations = OPERATIONS;
+            response.cluster_authorized_operations = call.operations(OPERATIONS, ResourceKind::Cluster, "");
         }
     } else {
         response.error_code = ErrorCode::MismatchedEndpointType as i16;

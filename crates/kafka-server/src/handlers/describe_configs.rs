@@ -6,6 +6,7 @@ use mainstem_kafka::api::describe_configs::{
     DescribeConfigsResult, DescribeConfigsSynonym,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use super::create_topics::invalid_request;
 use crate::append_error::AppendError;
@@ -62,6 +63,11 @@ fn entries(
 ) -> Result<Vec<Entry>, AppendError> {
     let name = resource.resource_name.as_str();
     let config = &shard.env.shared().config;
+    match resource.resource_type {
+        TOPIC => call.check_topic(Action::DescribeConfigs, name)?,
+        GROUP => call.check_group(Action::DescribeConfigs, name)?,
+        _ => call.check_cluster(Action::DescribeConfigs)?,
+    }
     match resource.resource_type {
         TOPIC => {
             if let Some(error) = name_error(name) {

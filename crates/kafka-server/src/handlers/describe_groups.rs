@@ -6,6 +6,7 @@ use mainstem_kafka::api::describe_groups::{
     DescribeGroupsRequest, DescribeGroupsResponse, DescribedGroup, DescribedGroupMember,
 };
 use mainstem_runtime::Io;
+use mainstem_security::{Action, ResourceKind};
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -21,9 +22,13 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeGroupsRequest,
 ) {
-    let authorized_operations = if request.include_authorized_operations { OPERATIONS } else { i32::MIN };
+    let all = if request.include_authorized_operations { OPERATIONS } else { i32::MIN };
     let described = shard.with_groups(io, |groups, _| {
         let describe = |group_id: String| {
+            if let Err(code) = call.check_group(Action::Describe, &group_id) {
+                return DescribedGroup { error_code: code as i16, group_id, ..DescribedGroup::default() };
+            }
+            let authorized_operations = call.operations(all, ResourceKind::Group, &group_id);
             let group = match groups.describe(&group_id) {
                 Ok(group) => existing_group(group),
                 Err(error) => missing_group(&group_id, error, call.version),

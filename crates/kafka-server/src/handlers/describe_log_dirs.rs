@@ -8,6 +8,7 @@ use mainstem_kafka::api::describe_log_dirs::{
     DescribeLogDirsTopic,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::{PartitionId, Topic};
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
@@ -21,6 +22,11 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeLogDirsRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::Describe) {
+        let response =
+            DescribeLogDirsResponse { error_code: code as i16, ..DescribeLogDirsResponse::default() };
+        return shard.reply::<DescribeLogDirsRequest>(io, &call, &response);
+    }
     let mut requested: Vec<(Arc<Topic>, Vec<i32>)> = Vec::new();
     match &request.topics {
         None => {

@@ -7,6 +7,7 @@ use mainstem_kafka::api::describe_producers::{
     TopicResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
@@ -22,7 +23,9 @@ pub(crate) fn handle(
 ) {
     let mut queries = Vec::new();
     for topic in &request.topics {
-        let id = shard.env.catalogue().topic(&topic.name).map(|known| known.id).unwrap_or_default();
+        let known = shard.env.catalogue().topic(&topic.name);
+        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let id = known.filter(|_| is_allowed).map(|known| known.id).unwrap_or_default();
         let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
         queries.extend(ids.map(|id| (id, PartitionQuery::Producers)));
     }
@@ -38,16 +41,19 @@ pub(crate) fn finish(
     answers: Vec<PartitionQueryResult>,
 ) {
     let mut answers = answers.into_iter();
-    let topics = request.topics.iter().map(|topic| topic_response(topic, &mut answers)).collect();
+    let topics = request.topics.iter().map(|topic| topic_response(call, topic, &mut answers)).collect();
     let response = DescribeProducersResponse { topics, ..DescribeProducersResponse::default() };
     shard.reply::<DescribeProducersRequest>(io, call, &response);
 }
 
 fn topic_response(
+    call: &RequestContext,
     topic: &TopicRequest,
     answers: &mut impl Iterator<Item = PartitionQueryResult>,
 ) -> TopicResponse {
+    let denied = call.check_topic(Action::Consume, &topic.name).err();
     let partition = |(index, answer): (&i32, PartitionQueryResult)| {
+        let answer = denied.map_or(answer, PartitionQueryResult::Failed);
         let (error_code, active_producers) = match answer {
             PartitionQueryResult::Producers(all) => (ErrorCode::None, all.iter().map(state).collect()),
             PartitionQueryResult::Failed(code) => (code, Vec::new()),

@@ -7,6 +7,7 @@ use mainstem_kafka::api::describe_quorum::{
     ResponsePartitionData, ResponseTopicData,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -20,6 +21,11 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeQuorumRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::Describe) {
+        let response =
+            DescribeQuorumResponse { error_code: code as i16, ..DescribeQuorumResponse::default() };
+        return shard.reply::<DescribeQuorumRequest>(io, &call, &response);
+    }
     let is_metadata = match &request.topics[..] {
         [RequestTopicData { topic_name, partitions }] => {
             topic_name == METADATA && partitions.len() == 1 && partitions[0].partition_index == 0

@@ -8,6 +8,7 @@ use mainstem_kafka::api::describe_topic_partitions::{
 };
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_runtime::Io;
+use mainstem_security::{Action, ResourceKind};
 
 use super::metadata::TOPIC_OPERATIONS;
 use crate::catalogue::name_error;
@@ -32,7 +33,8 @@ pub(crate) fn handle(
         Some(cursor) => (cursor.topic_name.as_str(), cursor.partition_index),
     };
     let names: BTreeSet<&str> = if is_all {
-        shard.env.catalogue().by_name.keys().map(|name| &**name).collect()
+        let names = shard.env.catalogue().by_name.keys().map(|name| &**name);
+        names.filter(|name| call.check_topic(Action::Describe, name).is_ok()).collect()
     } else {
         request.topics.iter().map(|topic| topic.name.as_str()).collect()
     };
@@ -44,7 +46,7 @@ pub(crate) fn handle(
             break;
         }
         let begin = if *name == from { first } else { 0 };
-        let (topic, next_partition) = page(shard, name, begin, left);
+        let (topic, next_partition) = page(shard, &call, name, begin, left);
         left -= i32::try_from(topic.partitions.len()).unwrap_or(left);
         response.topics.push(topic);
         if let Some(partition_index) = next_partition {
@@ -75,15 +77,21 @@ fn answer_error(
 /// Up to `limit` partitions of a topic, and the first one of the next page.
 fn page(
     shard: &Shard,
+    call: &RequestContext,
     name: &str,
     begin: i32,
     limit: i32,
 ) -> (DescribeTopicPartitionsResponseTopic, Option<i32>) {
     let mut described = DescribeTopicPartitionsResponseTopic {
         name: Some(name.into()),
-        topic_authorized_operations: TOPIC_OPERATIONS,
+        topic_authorized_operations: call.operations(TOPIC_OPERATIONS, ResourceKind::Topic, name),
         ..DescribeTopicPartitionsResponseTopic::default()
     };
+    if let Err(code) = call.check_topic(Action::Describe, name) {
+        described.error_code = code as i16;
+        described.topic_authorized_operations = i32::MIN;
+        return (described, None);
+    }
     let Some(topic) = shard.env.catalogue().topic(name) else {
         let is_name = name_error(name).is_none();
         let code =

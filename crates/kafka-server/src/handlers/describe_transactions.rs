@@ -8,6 +8,7 @@ use mainstem_kafka::api::describe_transactions::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData, TransactionState,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -19,6 +20,10 @@ pub(crate) fn handle(
     request: DescribeTransactionsRequest,
 ) {
     let describe = |id: String| {
+        if let Err(code) = call.check_transactional_id(Action::Describe, &id) {
+            let error_code = code as i16;
+            return TransactionState { error_code, transactional_id: id, ..TransactionState::default() };
+        }
         let described = shard.with_transactions(io, |machine, _| machine.describe(&id));
         state(id, described.unwrap_or(Err(Error::CoordinatorNotAvailable)))
     };

@@ -5,6 +5,7 @@ use mainstem_kafka::api::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -15,6 +16,10 @@ pub(crate) fn handle(
     call: RequestContext,
     request: ElectLeadersRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::Alter) {
+        let response = ElectLeadersResponse { error_code: code as i16, ..ElectLeadersResponse::default() };
+        return shard.reply::<ElectLeadersRequest>(io, &call, &response);
+    }
     let topic = |requested: &TopicPartitions| {
         let partition = |index: &i32| partition(shard, &requested.topic, *index);
         let partition_result = requested.partitions.iter().map(partition).collect();

@@ -5,6 +5,7 @@ use mainstem_coordinator::producer::Outcome;
 use mainstem_coordinator::transaction::{Producer, Request, TransactionVersion};
 use mainstem_kafka::api::end_txn::{EndTxnRequest, EndTxnResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
@@ -17,6 +18,10 @@ const PRODUCER_FENCED: i16 = 2;
 const EPOCH_BUMP: i16 = 5;
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: EndTxnRequest) {
+    if let Err(code) = call.check_transactional_id(Action::Produce, &request.transactional_id) {
+        let response = EndTxnResponse { error_code: code as i16, ..EndTxnResponse::default() };
+        return shard.reply::<EndTxnRequest>(io, &call, &response);
+    }
     let end = Request::End {
         producer: Producer { id: request.producer_id, epoch: request.producer_epoch },
         outcome: if request.committed { Outcome::Commit } else { Outcome::Abort },

@@ -21,6 +21,7 @@ use mainstem_kafka::api::fetch::{AbortedTransaction, FetchRequest, FetchResponse
 use mainstem_kafka::{ErrorCode, Uuid, frame, put_response_header};
 use mainstem_partition::{Isolation, TopicId};
 use mainstem_runtime::{Io, Output};
+use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::conn::Connections;
@@ -52,7 +53,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestCont
     let bytes_min = (request.min_bytes.max(0).unsigned_abs() as usize).min(bytes_max);
     let is_empty = parts.is_empty();
     let parts = parts.into_iter().map(|(key, cached)| {
-        let location = locate(shard, session_id, &key, &cached);
+        let location = locate(shard, &call, session_id, &key, &cached);
         Part { key, cached, location, fetched: None, is_watched: false }
     });
     let fetch = Fetch {
@@ -77,15 +78,21 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestCont
 
 fn locate(
     shard: &mut Shard,
+    call: &RequestContext,
     session_id: i32,
     key: &PartKey,
     cached: &CachedPartition,
 ) -> Result<Location, ErrorCode> {
     let catalogue = shard.env.catalogue();
     let topic = if key.topic_id == Uuid::default() {
+        call.check_topic(Action::Consume, &key.topic)?;
         catalogue.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
     } else {
-        match (catalogue.topic_by_id(TopicId(key.topic_id.0)), &cached.name) {
+        let topic = catalogue.topic_by_id(TopicId(key.topic_id.0));
+        if let Some(name) = topic.map(|topic| &topic.name).or(cached.name.as_ref()) {
+            call.check_topic(Action::Consume, name)?;
+        }
+        match (topic, &cached.name) {
             (Some(topic), Some(_)) => topic,
             (Some(topic), None) => {
                 shard.conns.fetch_sessions().set_name(session_id, key, &topic.name);

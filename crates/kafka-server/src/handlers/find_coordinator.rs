@@ -3,6 +3,7 @@
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -19,13 +20,25 @@ pub(crate) fn handle(
     call: RequestContext,
     request: FindCoordinatorRequest,
 ) {
-    let is_known = matches!(request.key_type, GROUP | TRANSACTION);
-    let found = coordinator(shard, &call, is_known);
+    let found = coordinator(shard, &call, matches!(request.key_type, GROUP | TRANSACTION));
+    let of_key = |key: String| {
+        let checked = match request.key_type {
+            GROUP => call.check_group(Action::Describe, &key),
+            TRANSACTION => call.check_transactional_id(Action::Describe, &key),
+            _ => Ok(()),
+        };
+        match checked {
+            Ok(()) => Coordinator { key, ..found.clone() },
+            Err(code) => {
+                Coordinator { key, node_id: -1, port: -1, error_code: code as i16, ..Coordinator::default() }
+            }
+        }
+    };
     let response = if call.version >= BATCHED {
-        let of_key = |key| Coordinator { key, ..found.clone() };
         let coordinators = request.coordinator_keys.into_iter().map(of_key).collect();
         FindCoordinatorResponse { coordinators, ..FindCoordinatorResponse::default() }
     } else {
+        let found = of_key(request.key);
         FindCoordinatorResponse {
             error_code: found.error_code,
             error_message: found.error_message,

@@ -4,6 +4,7 @@ use mainstem_coordinator::group::Heartbeat;
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::heartbeat::{HeartbeatRequest, HeartbeatResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -14,6 +15,10 @@ pub(crate) fn handle(
     call: RequestContext,
     request: HeartbeatRequest,
 ) {
+    if let Err(code) = call.check_group(Action::Group, &request.group_id) {
+        let response = HeartbeatResponse { error_code: code as i16, ..HeartbeatResponse::default() };
+        return shard.reply::<HeartbeatRequest>(io, &call, &response);
+    }
     let heartbeat = Heartbeat {
         group_id: &request.group_id,
         member_id: &request.member_id,

@@ -7,7 +7,7 @@ use mainstem_kafka::api::incremental_alter_configs::{
 };
 use mainstem_runtime::Io;
 
-use super::alter_configs::alter;
+use super::alter_configs::{alter, denials};
 use crate::append_error::AppendError;
 use crate::pending::AfterChanges;
 use crate::shard::Shard;
@@ -28,8 +28,9 @@ pub(crate) fn handle(
         steps: resource.configs.into_iter().map(step).collect(),
     };
     let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
+    let denied = denials(&call, &changes);
     let then = AfterChanges::IncrementalAlterConfigs { call, changes: changes.clone() };
-    alter(shard, io, changes, request.validate_only, then);
+    alter(shard, io, (changes, denied), request.validate_only, then);
 }
 
 /// Answers when all changes are durable or refused.

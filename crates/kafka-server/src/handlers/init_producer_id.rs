@@ -6,6 +6,7 @@ use mainstem_coordinator::transaction::{Producer, Request, Transactions};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
@@ -28,6 +29,13 @@ pub(crate) fn handle(
         (-1, _) | (_, -1) => return refuse(shard, io, &call, ErrorCode::InvalidRequest as i16),
         (id, epoch) => Some(Producer { id, epoch }),
     };
+    let checked = match &transactional_id {
+        None => call.check_idempotent_producer(),
+        Some(id) => call.check_transactional_id(Action::Produce, id),
+    };
+    if let Err(code) = checked {
+        return refuse(shard, io, &call, code as i16);
+    }
     let then = AfterTxnReply::InitProducerId(call);
     match transactional_id {
         None => shard.call_transactions(io, |machine, _, caller| machine.handle_idempotent(caller), then),

@@ -3,6 +3,7 @@
 use mainstem_coordinator::group::{JoinGroup, JoinResponse, JoinResult, Response};
 use mainstem_kafka::api::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
@@ -23,6 +24,15 @@ pub(crate) fn handle(
     call: RequestContext,
     request: JoinGroupRequest,
 ) {
+    if let Err(code) = call.check_group(Action::Group, &request.group_id) {
+        let response = JoinGroupResponse {
+            error_code: code as i16,
+            protocol_name: (call.version < NULL_PROTOCOL).then(String::new),
+            member_id: request.member_id,
+            ..JoinGroupResponse::default()
+        };
+        return shard.reply::<JoinGroupRequest>(io, &call, &response);
+    }
     let random = u128::from(io.random()) << 64 | u128::from(io.random());
     let rebalance_timeout_ms = if call.version < REBALANCE_TIMEOUT {
         request.session_timeout_ms

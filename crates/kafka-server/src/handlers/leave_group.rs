@@ -4,6 +4,7 @@ use mainstem_coordinator::Error;
 use mainstem_coordinator::group::{LeaveGroup, LeaveResult, LeavingMember, Response};
 use mainstem_kafka::api::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
@@ -18,6 +19,10 @@ pub(crate) fn handle(
     call: RequestContext,
     request: LeaveGroupRequest,
 ) {
+    if let Err(code) = call.check_group(Action::Group, &request.group_id) {
+        let response = LeaveGroupResponse { error_code: code as i16, ..LeaveGroupResponse::default() };
+        return shard.reply::<LeaveGroupRequest>(io, &call, &response);
+    }
     let members = if call.version < BATCHED {
         vec![LeavingMember { member_id: &request.member_id, instance_id: None }]
     } else {

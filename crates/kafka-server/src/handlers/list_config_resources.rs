@@ -5,6 +5,7 @@ use mainstem_kafka::api::list_config_resources::{
     ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::shard::Shard;
@@ -16,6 +17,11 @@ pub(crate) fn handle(
     call: RequestContext,
     request: ListConfigResourcesRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::DescribeConfigs) {
+        let response =
+            ListConfigResourcesResponse { error_code: code as i16, ..ListConfigResourcesResponse::default() };
+        return shard.reply::<ListConfigResourcesRequest>(io, &call, &response);
+    }
     let all = [GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC];
     // Version 0 lists client metrics subscriptions only.
     let requested = match request.resource_types {

@@ -7,6 +7,7 @@ use mainstem_kafka::api::list_offsets::{
     ListOffsetsTopicResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::leader_epoch::{LEADER_EPOCH, NO_EPOCH, check_epoch};
@@ -24,7 +25,9 @@ pub(crate) fn handle(
     let isolation = isolation(request.isolation_level);
     let mut queries = Vec::new();
     for topic in &request.topics {
-        let id = shard.env.catalogue().topic(&topic.name).map_or_else(Default::default, |topic| topic.id);
+        let known = shard.env.catalogue().topic(&topic.name);
+        let is_allowed = call.check_topic(Action::Describe, &topic.name).is_ok();
+        let id = known.filter(|_| is_allowed).map_or_else(Default::default, |topic| topic.id);
         for part in &topic.partitions {
             let id = PartitionId { topic: id, index: part.partition_index };
             queries.push((id, PartitionQuery::Offset { timestamp_ms: part.timestamp, isolation }));
@@ -44,8 +47,15 @@ pub(crate) fn finish(
     let mut answers = answers.into_iter();
     let topics = request.topics.iter().map(|topic| {
         let parts = topic.partitions.iter().zip(answers.by_ref());
-        let partition =
-            |(part, answer): (&ListOffsetsPartition, PartitionQueryResult)| part_response(part, &answer);
+        let denied = call.check_topic(Action::Describe, &topic.name).err();
+        let partition = |(part, answer): (&ListOffsetsPartition, PartitionQueryResult)| match denied {
+            None => part_response(part, &answer),
+            Some(code) => {
+                let partition_index = part.partition_index;
+                let error_code = code as i16;
+                ListOffsetsPartitionResponse { partition_index, error_code, ..Default::default() }
+            }
+        };
         ListOffsetsTopicResponse { name: topic.name.clone(), partitions: parts.map(partition).collect() }
     });
     let topics = topics.collect();

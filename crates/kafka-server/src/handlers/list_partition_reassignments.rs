@@ -4,6 +4,7 @@ use mainstem_kafka::api::list_partition_reassignments::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -14,6 +15,13 @@ pub(crate) fn handle(
     call: RequestContext,
     _: ListPartitionReassignmentsRequest,
 ) {
+    if let Err(code) = call.check_cluster(Action::Describe) {
+        let response = ListPartitionReassignmentsResponse {
+            error_code: code as i16,
+            ..ListPartitionReassignmentsResponse::default()
+        };
+        return shard.reply::<ListPartitionReassignmentsRequest>(io, &call, &response);
+    }
     let response = ListPartitionReassignmentsResponse::default();
     shard.reply::<ListPartitionReassignmentsRequest>(io, &call, &response);
 }

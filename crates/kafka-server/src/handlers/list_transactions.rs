@@ -6,6 +6,7 @@ use mainstem_kafka::api::list_transactions::{
     ListTransactionsRequest, ListTransactionsResponse, TransactionState,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 use regex_lite::{Regex, RegexBuilder};
 
 use crate::shard::Shard;
@@ -20,7 +21,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: ListTransactionsRequest,
 ) {
-    let response = match pattern(request.transactional_id_pattern.as_deref()) {
+    let mut response = match pattern(request.transactional_id_pattern.as_deref()) {
         Ok(pattern) => shard
             .with_transactions(io, |machine, now_ms| list(machine, now_ms, &request, pattern.as_ref()))
             .unwrap_or_default(),
@@ -28,6 +29,8 @@ pub(crate) fn handle(
             ListTransactionsResponse { error_code: code as i16, ..ListTransactionsResponse::default() }
         }
     };
+    let is_visible = |id: &str| call.check_transactional_id(Action::Describe, id).is_ok();
+    response.transaction_states.retain(|state| is_visible(&state.transactional_id));
     shard.reply::<ListTransactionsRequest>(io, &call, &response);
 }
 

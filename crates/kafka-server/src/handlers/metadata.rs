@@ -11,6 +11,7 @@ use mainstem_kafka::api::metadata::{
 use mainstem_kafka::{ErrorCode, Message, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
+use mainstem_security::{Action, ResourceKind};
 
 use crate::append_error::AppendError;
 use crate::catalogue::{Topic, name_error, new_name_error};
@@ -46,17 +47,24 @@ pub(crate) fn handle(
     create_missing_topics(shard, io, call, request, missing);
 }
 
+/// Whether missing topics are to be created.
+fn creates_topics(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> bool {
+    shard.env.shared().config.auto_create_topics && (call.version < 4 || request.allow_auto_topic_creation)
+}
+
 /// Requested topics that do not exist and may be created.
 fn missing(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> Vec<Arc<str>> {
-    let may_create = shard.env.shared().config.auto_create_topics
-        && (call.version < 4 || request.allow_auto_topic_creation);
-    if !may_create {
+    if !creates_topics(shard, call, request) {
         return Vec::new();
     }
+    let is_allowed = |name: &str| {
+        call.check_topic(Action::Describe, name).and_then(|()| call.check_creation(name)).is_ok()
+    };
     let names = request.topics.iter().flatten().filter(|topic| topic.topic_id == Uuid::default());
     let mut missing: Vec<Arc<str>> = names
         .filter_map(|topic| topic.name.as_deref())
         .filter(|name| new_name_error(name).is_none() && shard.env.catalogue().topic(name).is_none())
+        .filter(|name| is_allowed(name))
         .map(Into::into)
         .collect();
     missing.sort_unstable();
@@ -116,17 +124,24 @@ fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> 
         // In version 0 an empty list requests all topics.
         Some(topics) => topics.is_empty() && call.version == 0,
     };
-    let describe = |topic: &Arc<Topic>| describe(topic, node, request.include_topic_authorized_operations);
+    let describe = |topic: &Arc<Topic>| {
+        let with_operations = request.include_topic_authorized_operations;
+        let all = if with_operations { TOPIC_OPERATIONS } else { i32::MIN };
+        describe(topic, node, call.operations(all, ResourceKind::Topic, &topic.name))
+    };
     let topics = if is_all {
-        shard.env.catalogue().by_name.values().map(describe).collect()
+        let topics = shard.env.catalogue().by_name.values();
+        let is_visible = |topic: &&Arc<Topic>| call.check_topic(Action::Describe, &topic.name).is_ok();
+        topics.filter(is_visible).map(describe).collect()
     } else {
+        let creates = creates_topics(shard, call, request);
         let find = |requested: &MetadataRequestTopic| {
-            find(shard, requested).map_or_else(|error| error, |topic| describe(&topic))
+            find(shard, call, requested, creates).map_or_else(|error| error, |topic| describe(&topic))
         };
         request.topics.iter().flatten().map(find).collect()
     };
-    let operations =
-        if request.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { i32::MIN };
+    let all = if request.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { i32::MIN };
+    let operations = call.operations(all, ResourceKind::Cluster, "");
     MetadataResponse {
         brokers: vec![MetadataResponseBroker {
             node_id: node,
@@ -142,7 +157,13 @@ fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> 
     }
 }
 
-fn find(shard: &Shard, requested: &MetadataRequestTopic) -> Result<Arc<Topic>, MetadataResponseTopic> {
+/// Finds a topic. `creates`: those that the sender may create have been created.
+fn find(
+    shard: &Shard,
+    call: &RequestContext,
+    requested: &MetadataRequestTopic,
+    creates: bool,
+) -> Result<Arc<Topic>, MetadataResponseTopic> {
     let error = |error: ErrorCode| MetadataResponseTopic {
         error_code: error as i16,
         name: requested.name.clone(),
@@ -151,16 +172,23 @@ fn find(shard: &Shard, requested: &MetadataRequestTopic) -> Result<Arc<Topic>, M
     };
     if requested.topic_id != Uuid::default() {
         let topic = shard.env.catalogue().topic_by_id(TopicId(requested.topic_id.0)).cloned();
-        return topic.ok_or_else(|| error(ErrorCode::UnknownTopicId));
+        let topic = topic.ok_or_else(|| error(ErrorCode::UnknownTopicId))?;
+        // Whoever may not see the topic does not learn its name.
+        return call.check_topic(Action::Describe, &topic.name).map(|()| topic).map_err(error);
     }
     let name = requested.name.as_deref().unwrap_or("");
     if name_error(name).is_some() {
         return Err(error(ErrorCode::InvalidTopicException));
     }
-    shard.env.catalogue().topic(name).cloned().ok_or_else(|| error(ErrorCode::UnknownTopicOrPartition))
+    call.check_topic(Action::Describe, name).map_err(error)?;
+    let unknown = || match call.check_creation(name) {
+        Err(code) if creates => error(code),
+        _ => error(ErrorCode::UnknownTopicOrPartition),
+    };
+    shard.env.catalogue().topic(name).cloned().ok_or_else(unknown)
 }
 
-fn describe(topic: &Topic, node: i32, with_operations: bool) -> MetadataResponseTopic {
+fn describe(topic: &Topic, node: i32, operations: i32) -> MetadataResponseTopic {
     let partition = |partition_index: i32| MetadataResponsePartition {
         partition_index,
         leader_id: node,
@@ -173,7 +201,7 @@ fn describe(topic: &Topic, node: i32, with_operations: bool) -> MetadataResponse
         name: Some(topic.name.to_string()),
         topic_id: Uuid(topic.id.0),
         partitions: (0..topic.partitions()).map(partition).collect(),
-        topic_authorized_operations: if with_operations { TOPIC_OPERATIONS } else { i32::MIN },
+        topic_authorized_operations: operations,
         ..MetadataResponseTopic::default()
     }
 }

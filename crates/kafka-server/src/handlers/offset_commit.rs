@@ -11,6 +11,7 @@ use mainstem_kafka::api::offset_commit::{
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
@@ -36,8 +37,14 @@ pub(crate) fn handle(
                 .map_or_else(String::new, |known| known.name.to_string());
         }
     }
+    if let Err(code) = call.check_group(Action::Group, &request.group_id) {
+        return refuse(shard, io, &call, request, code);
+    }
     let topics = request.topics.iter().map(|topic| {
-        let count = shard.env.catalogue().topic(&topic.name).map_or(0, |known| known.partitions());
+        // Nothing is committed for topics that the sender may not read.
+        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let known = shard.env.catalogue().topic(&topic.name).filter(|_| is_allowed);
+        let count = known.map_or(0, |known| known.partitions());
         TopicRequest {
             name: &topic.name,
             id: topic.topic_id.0,
@@ -67,10 +74,30 @@ pub(crate) fn handle(
 /// Answers with what the groups have answered.
 pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
     if let Response::Commit(topics) = answer {
-        let topics = topics.into_iter().map(topic_response).collect();
+        let topics = topics.into_iter().map(|topic| topic_response(call, topic)).collect();
         let response = OffsetCommitResponse { topics, ..OffsetCommitResponse::default() };
         shard.reply::<OffsetCommitRequest>(io, call, &response);
     }
+}
+
+fn refuse(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: OffsetCommitRequest,
+    code: ErrorCode,
+) {
+    let partition = |wanted: OffsetCommitRequestPartition| OffsetCommitResponsePartition {
+        partition_index: wanted.partition_index,
+        error_code: code as i16,
+    };
+    let topics = request.topics.into_iter().map(|topic| OffsetCommitResponseTopic {
+        name: topic.name,
+        topic_id: topic.topic_id,
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+    });
+    let response = OffsetCommitResponse { topics: topics.collect(), ..OffsetCommitResponse::default() };
+    shard.reply::<OffsetCommitRequest>(io, call, &response);
 }
 
 fn to_commit(wanted: &OffsetCommitRequestPartition, count: i32) -> OffsetToCommit<'_> {
@@ -83,15 +110,17 @@ fn to_commit(wanted: &OffsetCommitRequestPartition, count: i32) -> OffsetToCommi
     }
 }
 
-fn topic_response(topic: TopicResult<PartitionResult>) -> OffsetCommitResponseTopic {
+fn topic_response(call: &RequestContext, topic: TopicResult<PartitionResult>) -> OffsetCommitResponseTopic {
     // A topic with an unknown identifier has no name.
     let by_unknown_id = topic.name.is_empty() && topic.id != [0; 16];
+    let denied = call.check_topic(Action::Consume, &topic.name).err().filter(|_| !by_unknown_id);
     let partition = |done: PartitionResult| OffsetCommitResponsePartition {
         partition_index: done.partition,
-        error_code: match done.outcome {
-            Ok(()) => ErrorCode::None as i16,
-            Err(Error::UnknownTopicOrPartition) if by_unknown_id => ErrorCode::UnknownTopicId as i16,
-            Err(error) => error.code(),
+        error_code: match (done.outcome, denied) {
+            (Ok(()), _) => ErrorCode::None as i16,
+            (Err(Error::UnknownTopicOrPartition), Some(code)) => code as i16,
+            (Err(Error::UnknownTopicOrPartition), None) if by_unknown_id => ErrorCode::UnknownTopicId as i16,
+            (Err(error), _) => error.code(),
         },
     };
     OffsetCommitResponseTopic {

@@ -8,6 +8,7 @@ use mainstem_kafka::api::offset_delete::{
     OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
@@ -19,8 +20,14 @@ pub(crate) fn handle(
     call: RequestContext,
     request: OffsetDeleteRequest,
 ) {
+    if let Err(code) = call.check_group(Action::Delete, &request.group_id) {
+        let response = OffsetDeleteResponse { error_code: code as i16, ..OffsetDeleteResponse::default() };
+        return shard.reply::<OffsetDeleteRequest>(io, &call, &response);
+    }
     let topics = request.topics.iter().map(|topic| {
-        let count = shard.env.catalogue().topic(&topic.name).map_or(0, |known| known.partitions());
+        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let known = shard.env.catalogue().topic(&topic.name).filter(|_| is_allowed);
+        let count = known.map_or(0, |known| known.partitions());
         let indexes = topic.partitions.iter().map(|wanted| wanted.partition_index);
         TopicRequest {
             name: &topic.name,
@@ -41,20 +48,27 @@ pub(crate) fn handle(
 /// Answers with what the groups have answered.
 pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
     if let Response::OffsetDelete(outcome) = answer {
-        shard.reply::<OffsetDeleteRequest>(io, call, &response(outcome));
+        shard.reply::<OffsetDeleteRequest>(io, call, &response(call, outcome));
     }
 }
 
-fn response(outcome: Result<Vec<TopicResult<PartitionResult>>, Error>) -> OffsetDeleteResponse {
-    let partition = |done: PartitionResult| OffsetDeleteResponsePartition {
-        partition_index: done.partition,
-        error_code: done.outcome.err().map_or(0, Error::code),
-    };
+fn response(
+    call: &RequestContext,
+    outcome: Result<Vec<TopicResult<PartitionResult>>, Error>,
+) -> OffsetDeleteResponse {
     match outcome {
         Ok(topics) => {
-            let topics = topics.into_iter().map(|topic| OffsetDeleteResponseTopic {
-                name: topic.name,
-                partitions: topic.partitions.into_iter().map(partition).collect(),
+            let topics = topics.into_iter().map(|topic| {
+                let denied = call.check_topic(Action::Consume, &topic.name).err();
+                let partition = |done: PartitionResult| OffsetDeleteResponsePartition {
+                    partition_index: done.partition,
+                    error_code: match denied {
+                        Some(code) => code as i16,
+                        None => done.outcome.err().map_or(0, Error::code),
+                    },
+                };
+                let partitions = topic.partitions.into_iter().map(partition).collect();
+                OffsetDeleteResponseTopic { name: topic.name, partitions }
             });
             OffsetDeleteResponse { topics: topics.collect(), ..OffsetDeleteResponse::default() }
         }

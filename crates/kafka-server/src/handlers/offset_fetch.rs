@@ -13,6 +13,7 @@ use mainstem_kafka::api::offset_fetch::{
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::Catalogue;
 use crate::pending::AfterGroupReply;
@@ -35,19 +36,71 @@ pub(crate) fn handle(
     if call.version >= TOPIC_IDS {
         name_topics(&mut requested, shard.env.catalogue());
     }
+    let denied = take_denied(&call, &mut requested);
     let fetch = OffsetFetch { groups: requested.iter().map(offsets_of).collect(), require_stable };
     shard.call_groups(
         io,
         |groups, _, caller| groups.handle_offset_fetch(&fetch, caller),
-        AfterGroupReply::OffsetFetch(call),
+        AfterGroupReply::OffsetFetch { call, denied },
     );
 }
 
 /// Answers with what the groups have answered.
-pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    denied: Vec<OffsetFetchResponseGroup>,
+    answer: Response,
+) {
     if let Response::Fetch(groups) = answer {
-        let response = response(groups, call.version, shard.env.catalogue());
+        let response = response(call, groups, denied, shard.env.catalogue());
         shard.reply::<OffsetFetchRequest>(io, call, &response);
+    }
+}
+
+/// Removes the groups and topics that the sender may not see, and returns their results.
+fn take_denied(
+    call: &RequestContext,
+    requested: &mut Vec<OffsetFetchRequestGroup>,
+) -> Vec<OffsetFetchResponseGroup> {
+    let mut denied = Vec::new();
+    if call.grants.is_none() {
+        return denied;
+    }
+    requested.retain_mut(|group| {
+        let group_id = group.group_id.clone();
+        if let Err(code) = call.check_group(Action::Describe, &group_id) {
+            let error_code = code as i16;
+            denied.push(OffsetFetchResponseGroup { group_id, topics: Vec::new(), error_code });
+            return false;
+        }
+        let is_denied = |topic: &mut OffsetFetchRequestTopics| {
+            !topic.name.is_empty() && call.check_topic(Action::Describe, &topic.name).is_err()
+        };
+        let topics: Vec<_> =
+            group.topics.iter_mut().flat_map(|topics| topics.extract_if(.., is_denied)).collect();
+        if !topics.is_empty() {
+            let topics = topics.into_iter().map(denied_topic).collect();
+            denied.push(OffsetFetchResponseGroup { group_id, topics, error_code: ErrorCode::None as i16 });
+        }
+        true
+    });
+    denied
+}
+
+fn denied_topic(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics {
+    let partition = |partition_index: i32| OffsetFetchResponsePartitions {
+        partition_index,
+        committed_offset: -1,
+        metadata: Some(String::new()),
+        error_code: ErrorCode::TopicAuthorizationFailed as i16,
+        ..OffsetFetchResponsePartitions::default()
+    };
+    OffsetFetchResponseTopics {
+        name: topic.name,
+        topic_id: topic.topic_id,
+        partitions: topic.partition_indexes.into_iter().map(partition).collect(),
     }
 }
 
@@ -83,10 +136,27 @@ fn requested_topic(topic: &OffsetFetchRequestTopics) -> TopicRequest<'_, i32> {
     TopicRequest { name: &topic.name, id: topic.topic_id.0, partitions: topic.partition_indexes.clone() }
 }
 
-fn response(groups: Vec<FetchedGroup>, version: i16, catalogue: &Catalogue) -> OffsetFetchResponse {
-    let mut groups: Vec<_> =
-        groups.into_iter().map(|group| group_response(group, version, catalogue)).collect();
-    if version >= BATCHED {
+fn response(
+    call: &RequestContext,
+    groups: Vec<FetchedGroup>,
+    denied: Vec<OffsetFetchResponseGroup>,
+    catalogue: &Catalogue,
+) -> OffsetFetchResponse {
+    let groups = groups.into_iter().map(|group| group_response(group, call.version, catalogue));
+    let mut groups: Vec<_> = groups.collect();
+    for topics in groups.iter_mut().map(|group| &mut group.topics) {
+        // Of all topics of a group, those that the sender may not see are left out.
+        let is_hidden =
+            |topic: &OffsetFetchResponseTopics| call.check_topic(Action::Describe, &topic.name).is_err();
+        topics.retain(|topic| topic.name.is_empty() || !is_hidden(topic));
+    }
+    for denied in denied {
+        match groups.iter_mut().find(|group| group.group_id == denied.group_id) {
+            Some(group) => group.topics.extend(denied.topics),
+            None => groups.push(denied),
+        }
+    }
+    if call.version >= BATCHED {
         return OffsetFetchResponse { groups, ..OffsetFetchResponse::default() };
     }
     let group = groups.pop().unwrap_or_default();

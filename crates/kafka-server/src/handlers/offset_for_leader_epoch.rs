@@ -8,6 +8,7 @@ use mainstem_kafka::api::offset_for_leader_epoch::{
     OffsetForLeaderTopicResult,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::leader_epoch::{LEADER_EPOCH, check_epoch};
@@ -24,7 +25,9 @@ pub(crate) fn handle(
 ) {
     let mut queries = Vec::new();
     for topic in &request.topics {
-        let id = shard.env.catalogue().topic(&topic.topic).map_or_else(Default::default, |topic| topic.id);
+        let known = shard.env.catalogue().topic(&topic.topic);
+        let is_allowed = call.check_topic(Action::Describe, &topic.topic).is_ok();
+        let id = known.filter(|_| is_allowed).map_or_else(Default::default, |topic| topic.id);
         let query = |part: &OffsetForLeaderPartition| {
             (PartitionId { topic: id, index: part.partition }, PartitionQuery::Watermarks)
         };
@@ -42,9 +45,16 @@ pub(crate) fn finish(
     answers: Vec<PartitionQueryResult>,
 ) {
     let mut answers = answers.into_iter();
-    let topics = request.topics.iter().map(|topic| OffsetForLeaderTopicResult {
-        topic: topic.topic.clone(),
-        partitions: topic.partitions.iter().zip(answers.by_ref()).map(part_response).collect(),
+    let topics = request.topics.iter().map(|topic| {
+        let denied = call.check_topic(Action::Describe, &topic.topic).err();
+        let partition = |(part, answer): (&OffsetForLeaderPartition, PartitionQueryResult)| match denied {
+            None => part_response((part, answer)),
+            Some(code) => {
+                EpochEndOffset { partition: part.partition, error_code: code as i16, ..Default::default() }
+            }
+        };
+        let partitions = topic.partitions.iter().zip(answers.by_ref()).map(partition).collect();
+        OffsetForLeaderTopicResult { topic: topic.topic.clone(), partitions }
     });
     let topics = topics.collect();
     let response = OffsetForLeaderEpochResponse { topics, ..Default::default() };

@@ -14,6 +14,7 @@ use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_log::BatchHeader;
 use mainstem_partition::{AppendInfo, TopicId, Waiter};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::append_error::AppendError;
 use crate::catalogue::{PartitionId, Topic};
@@ -32,7 +33,7 @@ pub(crate) fn handle(
 ) {
     let version = call.version;
     let acks_error = (!(-1..=1).contains(&request.acks)).then_some(ErrorCode::InvalidRequiredAcks);
-    let request_error = acks_error.or_else(|| transactional_id_error(&request));
+    let request_error = acks_error.or_else(|| transactional_id_error(&call, &request));
     let mut job = ProduceJob {
         call,
         wants_response: request.acks != 0,
@@ -43,7 +44,7 @@ pub(crate) fn handle(
     };
     let mut appends = Vec::new();
     for topic in &request.topics {
-        let found = find(shard, topic.name, topic.topic_id);
+        let found = find(shard, &job.call, topic.name, topic.topic_id);
         for partition in &topic.partitions {
             let append = match (&found, request_error) {
                 (_, Some(code)) => Err(code),
@@ -79,9 +80,9 @@ pub(crate) fn handle(
 
 /// The error of a request with a transactional batch, but without the transactional id that must name it. As in Kafka,
 /// no batch of such a request is appended.
-fn transactional_id_error(request: &ProduceRequestRef<'_>) -> Option<ErrorCode> {
-    if request.transactional_id.is_some() {
-        return None;
+fn transactional_id_error(call: &RequestContext, request: &ProduceRequestRef<'_>) -> Option<ErrorCode> {
+    if let Some(id) = request.transactional_id {
+        return call.check_transactional_id(Action::Produce, id).err();
     }
     let mut partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
     let is_transactional =
@@ -90,11 +91,14 @@ fn transactional_id_error(request: &ProduceRequestRef<'_>) -> Option<ErrorCode> 
     is_unnamed.then_some(ErrorCode::TransactionalIdAuthorizationFailed)
 }
 
-fn find(shard: &Shard, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
+fn find(shard: &Shard, call: &RequestContext, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
     if id == Uuid::default() {
+        call.check_topic(Action::Produce, name)?;
         shard.env.catalogue().topic(name).cloned().ok_or(ErrorCode::UnknownTopicOrPartition)
     } else {
-        shard.env.catalogue().topic_by_id(TopicId(id.0)).cloned().ok_or(ErrorCode::UnknownTopicId)
+        let topic = shard.env.catalogue().topic_by_id(TopicId(id.0)).ok_or(ErrorCode::UnknownTopicId)?;
+        call.check_topic(Action::Produce, &topic.name)?;
+        Ok(Arc::clone(topic))
     }
 }
 

@@ -4,6 +4,7 @@
 use mainstem_coordinator::group::{Response, SyncGroup, SyncResult};
 use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
@@ -15,6 +16,10 @@ pub(crate) fn handle(
     call: RequestContext,
     request: SyncGroupRequest,
 ) {
+    if let Err(code) = call.check_group(Action::Group, &request.group_id) {
+        let response = SyncGroupResponse { error_code: code as i16, ..SyncGroupResponse::default() };
+        return shard.reply::<SyncGroupRequest>(io, &call, &response);
+    }
     let assignments = &request.assignments;
     let sync = SyncGroup {
         group_id: &request.group_id,

@@ -11,6 +11,7 @@ use mainstem_kafka::api::txn_offset_commit::{
     TxnOffsetCommitResponse, TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::pending::{AfterGroupReply, AfterTxnReply};
 use crate::shard::Shard;
@@ -27,6 +28,10 @@ pub(crate) fn handle(
     call: RequestContext,
     request: TxnOffsetCommitRequest,
 ) {
+    let checked = call.check_transactional_id(Action::Produce, &request.transactional_id);
+    if let Err(code) = checked.and_then(|()| call.check_group(Action::Group, &request.group_id)) {
+        return refuse_all(shard, io, &call, &request, code as i16);
+    }
     let producer = Producer { id: request.producer_id, epoch: request.producer_epoch };
     let group = Participant::Group(request.group_id.as_str().into());
     if call.version < ADDS_GROUP {
@@ -63,7 +68,10 @@ pub(crate) fn on_group_added(
 
 fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: &TxnOffsetCommitRequest) {
     let topics = request.topics.iter().map(|topic| {
-        let count = shard.env.catalogue().topic(&topic.name).map_or(0, |known| known.partitions());
+        // Nothing is committed for topics that the sender may not read.
+        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let known = shard.env.catalogue().topic(&topic.name).filter(|_| is_allowed);
+        let count = known.map_or(0, |known| known.partitions());
         TopicRequest {
             name: &topic.name,
             id: [0; 16],
@@ -88,7 +96,7 @@ fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, reques
 /// Answers with what the groups have answered.
 pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
     if let Response::Commit(topics) = answer {
-        let topics = topics.into_iter().map(topic_response).collect();
+        let topics = topics.into_iter().map(|topic| topic_response(call, topic)).collect();
         let response = TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() };
         shard.reply::<TxnOffsetCommitRequest>(io, call, &response);
     }
@@ -104,10 +112,18 @@ fn to_commit(wanted: &TxnOffsetCommitRequestPartition, count: i32) -> OffsetToCo
     }
 }
 
-fn topic_response(topic: TopicResult<PartitionResult>) -> TxnOffsetCommitResponseTopic {
+fn topic_response(
+    call: &RequestContext,
+    topic: TopicResult<PartitionResult>,
+) -> TxnOffsetCommitResponseTopic {
+    let denied = call.check_topic(Action::Consume, &topic.name).err();
     let partition = |done: PartitionResult| TxnOffsetCommitResponsePartition {
         partition_index: done.partition,
-        error_code: done.outcome.err().map_or(0, Error::code),
+        error_code: match (done.outcome, denied) {
+            (Ok(()), _) => 0,
+            (Err(Error::UnknownTopicOrPartition), Some(code)) => code as i16,
+            (Err(error), _) => error.code(),
+        },
     };
     TxnOffsetCommitResponseTopic {
         name: topic.name,
@@ -128,6 +144,16 @@ fn refuse(
         Error::ConcurrentTransactions if call.version < ADDS_GROUP => Error::CoordinatorNotAvailable,
         other => other,
     };
+    refuse_all(shard, io, call, request, error.code());
+}
+
+fn refuse_all(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &TxnOffsetCommitRequest,
+    error_code: i16,
+) {
     let topic = |topic: &TxnOffsetCommitRequestTopic| TxnOffsetCommitResponseTopic {
         name: topic.name.clone(),
         partitions: topic
@@ -135,7 +161,7 @@ fn refuse(
             .iter()
             .map(|wanted| TxnOffsetCommitResponsePartition {
                 partition_index: wanted.partition_index,
-                error_code: error.code(),
+                error_code,
             })
             .collect(),
     };

@@ -8,6 +8,7 @@ use mainstem_kafka::api::write_txn_markers::{
     WritableTxnMarkerTopicResult, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::pending::AfterMarkers;
@@ -20,6 +21,12 @@ pub(crate) fn handle(
     call: RequestContext,
     request: WriteTxnMarkersRequest,
 ) {
+    let checked = call.check_cluster(Action::ClusterAction).or_else(|_| call.check_cluster(Action::Alter));
+    if let Err(code) = checked {
+        let partitions = request.markers.iter().flat_map(|marker| &marker.topics);
+        let count = partitions.map(|topic| topic.partition_indexes.len()).sum();
+        return finish(shard, io, &call, &request, vec![Err(code); count]);
+    }
     let mut markers = Vec::new();
     for requested in &request.markers {
         let marker = Marker {

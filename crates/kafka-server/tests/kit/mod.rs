@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod queues;
+pub(crate) mod security;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,12 +20,10 @@ use mainstem_kafka::api::produce::{
 };
 use mainstem_kafka::header::parse_response_header;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader};
-use mainstem_kafka_server::{Config, Mail, Shard, Shared, SinkRecord, SinkResult, SourceRecord};
+use mainstem_kafka_server::{Config, Mail, Security, Shard, Shared, SinkRecord, SinkResult, SourceRecord};
 use mainstem_log::{BatchBuilder, MemoryStore, Options, Store, StoreAt, Stores, batches};
 use mainstem_queue_core::{Reply, Request as QueueRequest};
-use mainstem_runtime::{
-    Clock, ConnId, Departure, Detached, Io, MemoryBudget, ProtocolTag, Received, Service,
-};
+use mainstem_runtime::{Clock, ConnId, Detached, Io, MemoryBudget, ProtocolTag, Received, Service};
 
 /// Virtual time starts here, ms since 1970.
 pub(crate) const UNIX_MS: u64 = 1_750_000_000_000;
@@ -36,6 +35,11 @@ const ROUNDS_MAX: u32 = 100_000;
 /// A client's connection, on any shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client(usize);
+
+impl Client {
+    /// No connection yet.
+    pub(crate) const NONE: Self = Self(usize::MAX);
+}
 
 /// The shard and the connection id of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,7 @@ struct KafkaService {
 /// A broker and its clients.
 pub(crate) struct Broker {
     pub(crate) config: Config,
+    security: Option<Security>,
     /// Memory budget, bytes.
     pub(crate) memory_max: u64,
     budget: Arc<MemoryBudget>,
@@ -79,17 +84,23 @@ impl Broker {
     }
 
     pub(crate) fn with(shards: usize, config: Config) -> Self {
-        Self::over(shards, config, None)
+        Self::over(shards, config, None, None)
     }
 
     /// With stores in files, so that retention and compaction apply. The files are in memory.
     pub(crate) fn on_disk(shards: usize, config: Config) -> Self {
-        Self::over(shards, config, Some(Vec::new()))
+        Self::over(shards, config, None, Some(Vec::new()))
     }
 
-    fn over(shards: usize, config: Config, disks: Option<Vec<FaultFs>>) -> Self {
+    /// With users and rules.
+    pub(crate) fn secured(shards: usize, config: Config, security: Security) -> Self {
+        Self::over(shards, config, Some(security), None)
+    }
+
+    fn over(shards: usize, config: Config, security: Option<Security>, disks: Option<Vec<FaultFs>>) -> Self {
         let mut broker = Self {
             config,
+            security,
             memory_max: u64::MAX,
             budget: MemoryBudget::unlimited(shards),
             now_ms: 1_000,
@@ -161,6 +172,9 @@ impl Broker {
             stores[usize::from(store_id) % shards].push(at);
         }
         let shared = Shared::new(self.config.clone(), shards, None);
+        if let Some(security) = &self.security {
+            shared.secure(security.clone());
+        }
         let clock = self.clock();
         self.budget = MemoryBudget::new(self.memory_max, shards);
         self.detached = Io::<Mail>::detached_within(&self.budget, shards, self.now_ms);
@@ -446,11 +460,11 @@ impl Broker {
             is_busy |= detached.wants_turn();
             detached.begin_turn(service, clock);
         }
-        for (client, Departure { to, input, .. }) in departures {
+        for (client, departure) in departures {
             let client = client.expect("the connection of a client");
-            let conn = self.detached[to].connect(&mut self.services[to]);
+            let to = departure.to;
+            let conn = self.detached[to].adopt(&mut self.services[to], departure);
             self.places[client.0] = Place { shard: to, conn };
-            self.detached[to].feed(&mut self.services[to], conn, &input);
             is_busy = true;
         }
         is_busy
@@ -476,6 +490,20 @@ impl Broker {
     #[track_caller]
     pub(crate) fn try_create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> i16 {
         let client = self.connect(0);
+        let error_code = self.try_create_topic_by(client, name, partitions, configs);
+        self.hang_up(client);
+        error_code
+    }
+
+    /// A client asks for a topic with a configuration. Returns the error code.
+    #[track_caller]
+    pub(crate) fn try_create_topic_by(
+        &mut self,
+        client: Client,
+        name: &str,
+        partitions: i32,
+        configs: &[(&str, &str)],
+    ) -> i16 {
         let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
             name: (*name).into(),
             value: Some((*value).into()),
@@ -488,9 +516,7 @@ impl Broker {
             ..CreatableTopic::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
-        let response = self.ask(client, 7, &request);
-        self.hang_up(client);
-        response.topics[0].error_code
+        self.ask(client, 7, &request).topics[0].error_code
     }
 
     /// The metadata of one topic or of all topics.

@@ -1,0 +1,120 @@
+//! The compiled rules of a connection, and the checks of its requests.
+//!
+//! Requests carry the compiled rules, also to the controller, so a check is a lookup and takes no lock. Without rules
+//! they carry nothing, and a check is one comparison.
+
+use std::sync::Arc;
+
+use mainstem_kafka::ErrorCode;
+use mainstem_security::{Action, Grants, ResourceKind};
+
+use crate::shard_message::RequestContext;
+
+/// The compiled rules of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct ConnGrants {
+    /// The state of users and rules that they come from; `None` before the first request.
+    pub(crate) epoch: Option<u64>,
+    /// `None` if everything is allowed.
+    pub(crate) grants: Option<Arc<Grants>>,
+}
+
+/// Operations of Kafka's `AclOperation` that a bit set may contain, with the actions that permit them.
+const OPERATIONS: [(u32, Action); 10] = [
+    (3, Action::Consume),
+    (4, Action::Produce),
+    (5, Action::Create),
+    (6, Action::Delete),
+    (7, Action::Alter),
+    (8, Action::Describe),
+    (9, Action::ClusterAction),
+    (10, Action::DescribeConfigs),
+    (11, Action::AlterConfigs),
+    (12, Action::IdempotentWrite),
+];
+
+impl ConnGrants {
+    /// The rules for a request; `None` if everything is allowed.
+    pub(crate) fn for_request(&self) -> Option<Arc<Grants>> {
+        self.grants.clone()
+    }
+}
+
+impl RequestContext {
+    /// Whether the sender may do this.
+    #[inline]
+    pub(crate) fn allows(&self, action: Action, kind: ResourceKind, name: &str) -> bool {
+        self.grants.as_ref().is_none_or(|grants| grants.allows(action, kind, name))
+    }
+
+    /// Checks an action on a topic.
+    ///
+    /// # Errors
+    /// The sender may not do it.
+    #[inline]
+    pub(crate) fn check_topic(&self, action: Action, name: &str) -> Result<(), ErrorCode> {
+        let is_allowed = self.allows(action, ResourceKind::Topic, name);
+        if is_allowed { Ok(()) } else { Err(ErrorCode::TopicAuthorizationFailed) }
+    }
+
+    /// Checks an action on a consumer group.
+    ///
+    /// # Errors
+    /// The sender may not do it.
+    pub(crate) fn check_group(&self, action: Action, name: &str) -> Result<(), ErrorCode> {
+        let is_allowed = self.allows(action, ResourceKind::Group, name);
+        if is_allowed { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
+    }
+
+    /// Checks an action on a transactional id.
+    ///
+    /// # Errors
+    /// The sender may not do it.
+    pub(crate) fn check_transactional_id(&self, action: Action, id: &str) -> Result<(), ErrorCode> {
+        let is_allowed = self.allows(action, ResourceKind::TransactionalId, id);
+        if is_allowed { Ok(()) } else { Err(ErrorCode::TransactionalIdAuthorizationFailed) }
+    }
+
+    /// Checks an action on the cluster.
+    ///
+    /// # Errors
+    /// The sender may not do it.
+    pub(crate) fn check_cluster(&self, action: Action) -> Result<(), ErrorCode> {
+        let is_allowed = self.allows(action, ResourceKind::Cluster, "");
+        if is_allowed { Ok(()) } else { Err(ErrorCode::ClusterAuthorizationFailed) }
+    }
+
+    /// Checks that the sender may create a topic: it may create all, or this one.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn check_creation(&self, topic: &str) -> Result<(), ErrorCode> {
+        self.check_cluster(Action::Create).or_else(|_| self.check_topic(Action::Create, topic))
+    }
+
+    /// Checks that the sender may get a producer id without a transactional id (KIP-679).
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn check_idempotent_producer(&self) -> Result<(), ErrorCode> {
+        let may_produce = |grants: &Arc<Grants>| grants.allows_any(Action::Produce, ResourceKind::Topic);
+        let is_allowed = self.grants.as_ref().is_none_or(may_produce);
+        if is_allowed { Ok(()) } else { self.check_cluster(Action::IdempotentWrite) }
+    }
+
+    /// Those operations of a bit set (KIP-430) that the sender may do on an object.
+    pub(crate) fn operations(&self, all: i32, kind: ResourceKind, name: &str) -> i32 {
+        let Some(grants) = &self.grants else { return all };
+        let is_denied = |(bit, action): &(u32, Action)| {
+            let action = match (kind, action) {
+                (ResourceKind::Group, Action::Consume) => Action::Group,
+                (_, action) => *action,
+            };
+            all & 1 << *bit != 0 && !grants.allows(action, kind, name)
+        };
+        OPERATIONS
+            .iter()
+            .filter(|operation| is_denied(operation))
+            .fold(all, |left, (bit, _)| left & !(1 << bit))
+    }
+}

@@ -1,0 +1,86 @@
+//! A host of users and rules in memory, which verifies log-ins at once.
+
+use std::sync::{Arc, Mutex};
+
+use mainstem_kafka_server::Security;
+use mainstem_security::{
+    Authenticator, Change, ChangeError, Edit, LogIn, LogInResult, Published, Reply, Salts, SecurityAdmin,
+    SecurityState, Settings, User,
+};
+
+/// The host. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) published: Arc<Published>,
+    /// Held by who changes something.
+    changes: Arc<Mutex<()>>,
+}
+
+impl Host {
+    /// Users with their passwords; `root` may do everything. Clients without a user are refused.
+    pub(crate) fn new(users: &[(&str, &str)]) -> Self {
+        Self::with(users, Settings::default())
+    }
+
+    /// As [`Self::new`], and clients without a user are served.
+    pub(crate) fn open_to_all(users: &[(&str, &str)]) -> Self {
+        Self::with(users, Settings { allow_anonymous: true, ..Settings::default() })
+    }
+
+    fn with(users: &[(&str, &str)], settings: Settings) -> Self {
+        let settings = Settings { super_users: ["root".into()].into(), ..settings };
+        let host = Self {
+            published: Arc::new(Published::new(SecurityState::new(settings))),
+            changes: Arc::default(),
+        };
+        for (name, password) in users {
+            let mut user = User::new(name).unwrap();
+            user.set_password(password.as_bytes(), &Salts([[1; 16], [2; 16], [3; 16]])).unwrap();
+            host.apply(&Change::PutUser(Arc::new(user)));
+        }
+        host
+    }
+
+    pub(crate) fn apply(&self, change: &Change) {
+        let mut state = SecurityState::clone(&self.published.state());
+        state.check(change).expect("a valid change");
+        state.apply(change);
+        self.published.publish(Arc::new(state));
+    }
+
+    /// What the server gets.
+    pub(crate) fn security(&self) -> Security {
+        Security {
+            published: Arc::clone(&self.published),
+            authenticator: Arc::new(self.clone()),
+            admin: Arc::new(self.clone()),
+            unknown_user_secret: [7; 32],
+        }
+    }
+}
+
+impl Authenticator for Host {
+    fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>) {
+        let state = self.published.state();
+        let user =
+            state.user(&log_in.user).filter(|user| user.verify_password(&log_in.password) && !user.disabled);
+        reply(user.map_or(LogInResult::Rejected, |user| LogInResult::Accepted(Arc::clone(user))));
+    }
+}
+
+impl SecurityAdmin for Host {
+    fn change(&self, edit: Edit, reply: Reply<Result<Vec<Change>, ChangeError>>) {
+        let _guard = self.changes.lock().unwrap();
+        let state = self.published.state();
+        let outcome = edit(&state).and_then(|changes| {
+            changes.iter().try_for_each(|change| state.check(change)).map_err(ChangeError::Invalid)?;
+            Ok(changes)
+        });
+        if let Ok(changes) = &outcome {
+            for change in changes {
+                self.apply(change);
+            }
+        }
+        reply(outcome);
+    }
+}

@@ -55,7 +55,7 @@ impl Shard {
         match step {
             Step::FindKeys { user, algorithm } => {
                 let security = self.env.shared().security();
-                let state = security.map(|security| security.published.state());
+                let state = security.map(|security| security.host.published().state());
                 let user = state.as_ref().and_then(|state| state.user(&user)).filter(|user| !user.disabled);
                 let keys = user.and_then(|user| user.scram(algorithm)).cloned();
                 let secret = security.map_or([0; 32], |security| security.unknown_user_secret);
@@ -75,9 +75,7 @@ impl Shard {
     /// Has a password checked on another thread.
     fn check_password(&mut self, io: &mut Io<'_, Mail>, reply: TokenReply, user: &str, password: &str) {
         let caller = reply.caller();
-        let Some(authenticator) =
-            self.env.shared().security().map(|security| Arc::clone(&security.authenticator))
-        else {
+        let Some(host) = self.env.shared().security().map(|security| Arc::clone(&security.host)) else {
             return self.fail_log_in(io, &reply, "Authentication failed: the broker has no users");
         };
         let Some(conn) = self.conns.get_mut(caller.conn) else { return };
@@ -89,7 +87,7 @@ impl Shard {
         let (me, shared) = (self.env.me(), Arc::clone(self.env.shared()));
         let on_result =
             move |result| shared.security_replies.push(me, SecurityReply::LogIn { caller, result });
-        authenticator.log_in(log_in, Box::new(on_result));
+        host.log_in(log_in, Box::new(on_result));
     }
 
     /// A password has been checked.

@@ -37,14 +37,14 @@ impl Shard {
         let Some(security) = shared.security() else {
             return Ok(ConnGrants { epoch: Some(shared.security_epoch()), grants: None });
         };
-        let state = security.published.state();
+        let state = security.host.published().state();
         let Some(conn) = self.conns.get_mut(id) else { return Err("it is closed") };
         let principal = conn.log_in.session().map_or(&Principal::Anonymous, |session| &session.principal);
         match principal.user() {
             Some(user) if state.user(user).is_none_or(|user| user.disabled) => {
                 return Err("its user was deleted or disabled");
             }
-            None if !state.settings().allow_anonymous => {
+            None if !state.allows_anonymous() => {
                 return Err("clients without a user are not served (security.allow_anonymous, kafka.sasl)");
             }
             _ => {}

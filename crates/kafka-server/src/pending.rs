@@ -174,6 +174,17 @@ pub(crate) enum AfterSecurityChange {
     },
 }
 
+impl AfterSecurityChange {
+    /// The request.
+    pub(crate) fn call(&self) -> &RequestContext {
+        match self {
+            Self::AlterUserScramCredentials { call, .. }
+            | Self::CreateAcls { call, .. }
+            | Self::DeleteAcls { call, .. } => call,
+        }
+    }
+}
+
 /// What continues when the change of one topic is durable or has failed.
 #[derive(Debug)]
 pub(crate) enum AfterTopicChange {

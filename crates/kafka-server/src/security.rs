@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_queue_server::Wake;
-use mainstem_security::{Authenticator, Change, ChangeError, LogInResult, Published, SecurityAdmin};
+use mainstem_security::{Change, ChangeError, LogInResult, SecurityHost};
 
 use crate::pending::AfterSecurityChange;
 use crate::shard_message::Caller;
@@ -14,11 +14,7 @@ use crate::shard_message::Caller;
 #[derive(Clone)]
 pub struct Security {
     /// Users and rules.
-    pub published: Arc<Published>,
-    /// Verifies passwords.
-    pub authenticator: Arc<dyn Authenticator>,
-    /// Changes users and rules.
-    pub admin: Arc<dyn SecurityAdmin>,
+    pub host: Arc<dyn SecurityHost>,
     /// A secret that should survive a restart: what unknown users are told in a log-in depends on it.
     pub unknown_user_secret: [u8; 32],
 }
@@ -26,7 +22,7 @@ pub struct Security {
 /// Shows no secret.
 impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Security").field("published", &self.published).finish_non_exhaustive()
+        f.debug_struct("Security").finish_non_exhaustive()
     }
 }
 

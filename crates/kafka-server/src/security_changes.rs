@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_runtime::Io;
-use mainstem_security::{Change, ChangeError, Edit};
+use mainstem_security::{Change, ChangeError, Edit, Principal};
 
 use crate::handlers::{alter_user_scram_credentials, create_acls, delete_acls};
 use crate::pending::AfterSecurityChange;
@@ -14,14 +14,18 @@ use crate::shard_message::Mail;
 impl Shard {
     /// Changes users or rules, and continues when the change is durable.
     pub(crate) fn change_security(&mut self, io: &mut Io<'_, Mail>, after: AfterSecurityChange, edit: Edit) {
+        let conn = self.conns.get_mut(after.call().caller.conn);
+        let session = conn.and_then(|conn| conn.log_in.session());
+        let by =
+            session.map_or_else(|| Principal::Anonymous.to_string(), |session| session.principal.to_string());
         let Some(security) = self.env.shared().security() else {
             return self.on_security_change(io, after, &Err(ChangeError::Unavailable));
         };
-        let admin = Arc::clone(&security.admin);
+        let host = Arc::clone(&security.host);
         let (me, shared) = (self.env.me(), Arc::clone(self.env.shared()));
         let on_result =
             move |result| shared.security_replies.push(me, SecurityReply::Changed { after, result });
-        admin.change(edit, Box::new(on_result));
+        host.change(edit, by, Box::new(on_result));
     }
 
     /// A change is durable, or was refused.

@@ -97,7 +97,7 @@ impl Shared {
     /// The epoch of users and rules.
     #[inline]
     pub(crate) fn security_epoch(&self) -> u64 {
-        self.security.get().map_or(0, |security| security.published.epoch())
+        self.security.get().map_or(0, |security| security.host.published().epoch())
     }
 
     /// The name of a listener.

@@ -48,7 +48,7 @@ pub(crate) fn handle(
             *outcome = Err(code.into());
         }
     } else if let Some(security) = shard.env.shared().security() {
-        let state = security.published.state();
+        let state = security.host.published().state();
         for (name, outcome) in &mut users {
             if let Ok(changes) = outcome
                 && let Err(error) = check_deletions(&state, name, changes)

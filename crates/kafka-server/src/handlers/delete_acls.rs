@@ -25,7 +25,7 @@ pub(crate) fn handle(
     let refusal = match (call.check_cluster(Action::Alter), shard.env.shared().security()) {
         (Err(code), _) => Err((code, "Cluster authorization failed.")),
         (_, None) => Err((ErrorCode::SecurityDisabled, NO_AUTHORIZER)),
-        (Ok(()), Some(security)) => Ok(security.published.state()),
+        (Ok(()), Some(security)) => Ok(security.host.published().state()),
     };
     let mut deleted = Vec::new();
     let mut result = |requested: DeleteAclsFilter| match &refusal {

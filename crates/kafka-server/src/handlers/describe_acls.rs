@@ -42,7 +42,7 @@ pub(crate) fn handle(
         (_, None, _) => refused(ErrorCode::SecurityDisabled, NO_AUTHORIZER.into()),
         (.., Err(what)) => refused(ErrorCode::InvalidRequest, what),
         (Ok(()), Some(security), Ok(())) => {
-            let state = security.published.state();
+            let state = security.host.published().state();
             let acls = state.rules().filter_map(|(_, rule)| Acl::of_rule(rule));
             by_resource(acls.filter(|acl| filter.matches(acl)))
         }

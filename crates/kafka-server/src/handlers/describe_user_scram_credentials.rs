@@ -36,7 +36,8 @@ pub(crate) fn handle(
         };
         return shard.reply::<DescribeUserScramCredentialsRequest>(io, &call, &response);
     }
-    let state = shard.env.shared().security().map(|security| security.published.state()).unwrap_or_default();
+    let state =
+        shard.env.shared().security().map(|security| security.host.published().state()).unwrap_or_default();
     let results = match request.users.filter(|users| !users.is_empty()) {
         Some(users) => requested(&state, &users),
         None => state.all_users().map(|user| describe(user)).filter(has_keys).collect(),

@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use mainstem_kafka_server::Security;
 use mainstem_security::{
-    Authenticator, Change, ChangeError, Edit, LogIn, LogInResult, Published, Reply, Salts, SecurityAdmin,
-    SecurityState, Settings, User,
+    Anonymous, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published, Reply, Salts,
+    SecurityAdmin, SecurityHost, SecurityState, Settings, User,
 };
+
+const SALTS: Salts = Salts([[1; 16], [2; 16], [3; 16]]);
 
 /// The host. Clones share it.
 #[derive(Clone)]
@@ -24,7 +26,7 @@ impl Host {
 
     /// As [`Self::new`], and clients without a user are served.
     pub(crate) fn open_to_all(users: &[(&str, &str)]) -> Self {
-        Self::with(users, Settings { allow_anonymous: true, ..Settings::default() })
+        Self::with(users, Settings { anonymous: Anonymous::Allowed, ..Settings::default() })
     }
 
     fn with(users: &[(&str, &str)], settings: Settings) -> Self {
@@ -35,7 +37,7 @@ impl Host {
         };
         for (name, password) in users {
             let mut user = User::new(name).unwrap();
-            user.set_password(password.as_bytes(), &Salts([[1; 16], [2; 16], [3; 16]])).unwrap();
+            user.set_password(password.as_bytes(), &SALTS).unwrap();
             host.apply(&Change::PutUser(Arc::new(user)));
         }
         host
@@ -50,12 +52,7 @@ impl Host {
 
     /// What the server gets.
     pub(crate) fn security(&self) -> Security {
-        Security {
-            published: Arc::clone(&self.published),
-            authenticator: Arc::new(self.clone()),
-            admin: Arc::new(self.clone()),
-            unknown_user_secret: [7; 32],
-        }
+        Security { host: Arc::new(self.clone()), unknown_user_secret: [7; 32] }
     }
 }
 
@@ -66,10 +63,23 @@ impl Authenticator for Host {
             state.user(&log_in.user).filter(|user| user.verify_password(&log_in.password) && !user.disabled);
         reply(user.map_or(LogInResult::Rejected, |user| LogInResult::Accepted(Arc::clone(user))));
     }
+
+    fn denied(&self, _denial: &Denial<'_>) {}
+}
+
+impl SecurityHost for Host {
+    fn published(&self) -> &Arc<Published> {
+        &self.published
+    }
 }
 
 impl SecurityAdmin for Host {
-    fn change(&self, edit: Edit, reply: Reply<Result<Vec<Change>, ChangeError>>) {
+    fn derive(&self, mut user: User, password: Vec<u8>, reply: Reply<Result<User, ChangeError>>) {
+        let derived = user.set_password(&password, &SALTS).map_err(ChangeError::Invalid);
+        reply(derived.map(|()| user));
+    }
+
+    fn change(&self, edit: Edit, _by: String, reply: Reply<Result<Vec<Change>, ChangeError>>) {
         let _guard = self.changes.lock().unwrap();
         let state = self.published.state();
         let outcome = edit(&state).and_then(|changes| {

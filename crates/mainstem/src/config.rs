@@ -93,6 +93,16 @@ settings! {
         /// Host and port advertised to clients; empty for the address of the listener, or the host name if that is a
         /// wildcard address.
         advertised: String = "";
+        /// Mechanisms of SASL that this listener offers: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512". If there are any,
+        /// its clients must log in (sasl.enabled.mechanisms).
+        sasl: Vec<String> = Vec::new();
+        /// How long a connection may take to log in, in ms.
+        log_in_timeout_ms: u64 = 30_000_u64, in 100 ..= 3_600_000;
+        /// How long a failed log-in is not answered, in ms (connection.failed.authentication.delay.ms).
+        failed_authentication_delay_ms: u32 = 100_u32, in 0 ..= 60_000;
+        /// How long a client may be logged in before it must log in again, in ms; 0 for no limit
+        /// (connections.max.reauth.ms).
+        connections_max_reauth_ms: u64 = 0_u64, in 0 ..= 9_223_372_036_854_775_807;
         /// Id of this node.
         node_id: u32 = 1_u32, in 0 ..= 2_147_483_647;
         /// Whether a topic is created when a client requests metadata of it.
@@ -194,6 +204,9 @@ impl KafkaConfig {
             partitions: self.partitions.cast_signed(),
             partitions_max: self.max_partitions.cast_signed(),
             connections_max_idle_ms: self.connections_max_idle_ms,
+            log_in_timeout_ms: self.log_in_timeout_ms,
+            failed_authentication_delay_ms: self.failed_authentication_delay_ms,
+            connections_max_reauth_ms: self.connections_max_reauth_ms,
             request_bytes_max: self.max_request_size_bytes,
             queued_request_bytes_max: self.queued_max_request_bytes,
             durability: match self.durability {
@@ -223,6 +236,7 @@ impl KafkaConfig {
         if self.durability == Durability::None {
             return Err(("durability", "must be \"fsync\" or \"os\"".into()));
         }
+        listener_section::mechanisms(&self.sasl).map_err(|error| ("sasl", error))?;
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms {
             return Err(("group_min_session_timeout_ms", "is above group_max_session_timeout_ms".into()));
         }

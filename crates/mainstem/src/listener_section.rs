@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use mainstem_runtime::{TrustedProxies, UnixSocket};
+use mainstem_sasl::Mechanism;
 use mainstem_security::Network;
 use mainstem_tls::{CertificateFiles, ClientCertificates, MinVersion, Settings};
 use mainstem_websocket::AllowedOrigin;
@@ -31,6 +32,8 @@ pub(crate) struct ListenerSection {
     pub(crate) listen: String,
     #[serde(default)]
     pub(crate) advertised: String,
+    #[serde(default)]
+    pub(crate) sasl: Vec<String>,
     pub(crate) tls: Option<TlsSection>,
     pub(crate) websocket: Option<WebSocketSection>,
     pub(crate) max_connections: Option<NonZeroU32>,
@@ -241,6 +244,10 @@ impl ListenerSection {
             return Err("advertised is for listeners of the protocol \"kafka\"".into());
         }
         self.check_connections()?;
+        if self.protocol != ListenerProtocol::Kafka && !self.sasl.is_empty() {
+            return Err("sasl is for listeners of the protocol \"kafka\"".into());
+        }
+        mechanisms(&self.sasl).map_err(|error| format!("sasl: {error}"))?;
         if let Some(websocket) = &self.websocket {
             if self.protocol != ListenerProtocol::Mqtt {
                 return Err("websocket is for listeners of the protocol \"mqtt\"".into());
@@ -287,6 +294,18 @@ fn group_id(group: &str) -> Result<u32, String> {
     found.ok_or_else(|| format!("socket_group: there is no group {group:?} in /etc/group"))
 }
 
+/// The mechanisms of SASL with these names.
+///
+/// # Errors
+/// Names the unknown mechanism.
+pub(crate) fn mechanisms(names: &[String]) -> Result<Vec<Mechanism>, String> {
+    let known = Mechanism::ALL.map(Mechanism::name).join(", ");
+    let of_name = |name: &String| {
+        Mechanism::from_name(name).ok_or_else(|| format!("{name:?} is no mechanism; known are {known}"))
+    };
+    names.iter().map(of_name).collect()
+}
+
 /// Checks the sections. Files are read when the listeners are opened.
 ///
 /// # Errors
@@ -320,6 +339,7 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 | `max_connections` | | from 1 | MQTT, Kafka: maximum number of connections of this listener, beside that of its protocol. |
 | `proxy_protocol.from` | | addresses, networks | MQTT, Kafka: load balancers that name their clients by the PROXY protocol, version 1 or 2, such as `[\"192.0.2.0/24\"]`. With it, every connection must come from one of them and begin with a header. See [tls.md](tls.md#behind-a-load-balancer). |
 | `advertised` | `\"\"` | | Kafka: host and port that clients of this listener are told; empty for its address, or the host name if that is a wildcard address. |
+| `sasl` | `[]` | PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 | Kafka: mechanisms of SASL that the listener offers. If there are any, its clients must log in. |
 | `tls.certificate` | | a PEM file | Certificate chain, the server's certificate first. Without `tls`, the listener is plain. |
 | `tls.key` | | a PEM file | Private key of the certificate. |
 | `tls.more_certificates` | `[]` | tables with `certificate` and `key` | Further certificates. The first one that is valid for the name that a client asks for (SNI) is used, or else the first of all. |

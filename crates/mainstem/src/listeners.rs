@@ -10,14 +10,14 @@ use std::iter;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use mainstem_kafka_server::Shared;
+use mainstem_kafka_server::{ListenerSettings, Shared};
 use mainstem_node::Protocol;
 use mainstem_runtime::{BoundListener, ListenerAddress, ListenerConfig, ListenerQuota, ListenerTransport};
 
 pub(crate) use self::certificates::{Certificates, ReloadSender};
 use crate::config::Config;
 use crate::descriptors::DescriptorPlan;
-use crate::listener_section::{ListenerProtocol, ListenerSection};
+use crate::listener_section::{ListenerProtocol, ListenerSection, mechanisms};
 
 const MQTT: &str = "mqtt";
 /// Name of the listener of the section `[kafka]`.
@@ -107,6 +107,18 @@ fn transport(section: &ListenerSection, certificates: &Certificates) -> Result<L
 pub(crate) fn mqtt_names(config: &Config) -> Vec<Arc<str>> {
     let sections = config.listener.iter().filter(|section| section.protocol == ListenerProtocol::Mqtt);
     iter::once(MQTT).chain(sections.map(|section| section.name.as_str())).map(Into::into).collect()
+}
+
+/// Name and mechanisms of SASL of each of the Kafka listeners, in the order of their numbers.
+pub(crate) fn kafka_settings(config: &Config) -> Vec<ListenerSettings> {
+    let sections = config.listener.iter().filter(|section| section.protocol == ListenerProtocol::Kafka);
+    let first = iter::once((KAFKA, &config.kafka.sasl));
+    let all = first.chain(sections.map(|section| (section.name.as_str(), &section.sasl)));
+    let settings = |(name, names): (&str, &Vec<String>)| ListenerSettings {
+        name: name.into(),
+        mechanisms: mechanisms(names).unwrap_or_default(),
+    };
+    all.map(settings).collect()
 }
 
 /// Resolves `HOST:PORT` to a socket address: the first IPv4 address of a host name, if it has one. `localhost` is both

@@ -1,7 +1,9 @@
 //! The `[security]` section of the configuration, and the users and rules of the data directory.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -19,6 +21,8 @@ use serde::de::{Error, Visitor};
 
 /// Directory of the log in the data directory.
 pub(crate) const STORE: &str = "security";
+/// File in the data directory with the secret of the salts of unknown users.
+const SECRET: &str = "unknown-user-secret";
 /// Files that the store has open at most.
 const OPEN_FILES: usize = 4;
 /// Memory for the newest entries of the log, bytes. It is read at start only.
@@ -152,9 +156,9 @@ pub(crate) fn open(
     let is_open = config.allow_anonymous == AllowAnonymous::True;
     if !is_open && let Some((name, address)) = kafka.iter().find(|(_, address)| !is_loopback(address.ip())) {
         return Err(format!(
-            "{name} on {address} can be reached from other machines, and Kafka clients cannot log in yet: everyone \
-             could do everything. Listen on 127.0.0.1, or set security.allow_anonymous = true if everyone may do \
-             everything"
+            "{name} on {address} can be reached from other machines, and its clients cannot log in: set kafka.sasl, or \
+             sasl of the [[listener]], for example to [\"SCRAM-SHA-256\"]; listen on 127.0.0.1; or set \
+             security.allow_anonymous = true if everyone may do everything"
         ));
     }
     let state = host.published().state();
@@ -168,6 +172,30 @@ pub(crate) fn open(
         ));
     }
     Ok(Arc::new(host))
+}
+
+/// The secret on which the salts of unknown users depend. It is made once and kept, so that these salts stay the same,
+/// like those of users.
+///
+/// # Errors
+/// A message for the user: the file cannot be read or written.
+pub(crate) fn unknown_user_secret(data: &Path) -> Result<[u8; 32], String> {
+    let path = data.join(SECRET);
+    let explain = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    match std::fs::read(&path) {
+        Ok(bytes) if bytes.len() == 32 => Ok(bytes.try_into().unwrap_or_default()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(explain(&error)),
+        // A crash may have left a part of it.
+        _ => {
+            let mut secret = [0; 32];
+            getrandom::fill(&mut secret).map_err(|error| explain(&error))?;
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&path).map_err(|error| explain(&error))?;
+            file.write_all(&secret).and_then(|()| file.sync_all()).map_err(|error| explain(&error))?;
+            Ok(secret)
+        }
+    }
 }
 
 /// Opens the log in a data directory that the caller has locked.

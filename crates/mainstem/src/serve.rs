@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use log::LevelFilter;
 use mainstem_admin::{Bound, HttpServer};
+use mainstem_kafka_server::Security;
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
 use mainstem_runtime::{
@@ -26,7 +27,6 @@ use crate::cli::ServeArgs;
 use crate::config::Config;
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
-use crate::listener_section::ListenerProtocol;
 use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
 use crate::memory;
 use crate::operations;
@@ -156,12 +156,10 @@ fn open_security(
     let http = http.iter().map(Bound::name_and_address).collect::<Result<Vec<_>, _>>();
     let http = http.map_err(|error| format!("http: {error}"))?;
     let listeners: Vec<_> = listeners.chain(http).collect();
-    let is_kafka = |name: &str| {
-        let mut sections = config.listener.iter();
-        name == listeners::KAFKA
-            || sections.any(|section| section.name == name && section.protocol == ListenerProtocol::Kafka)
-    };
-    let kafka: Vec<_> = listeners.iter().filter(|(name, _)| is_kafka(name)).cloned().collect();
+    let kafka = listeners::kafka_settings(config);
+    let has_no_log_in =
+        |name: &str| kafka.iter().any(|settings| settings.name == name && settings.mechanisms.is_empty());
+    let kafka: Vec<_> = listeners.iter().filter(|(name, _)| has_no_log_in(name)).cloned().collect();
     security::open(Path::new(&config.server.data), &config.security, &listeners, &kafka)
 }
 
@@ -177,6 +175,7 @@ fn shared_state(
         bound_topics: declared.topics,
         sources: declared.sources,
         queues_auto_create: config.queues.auto_create,
+        listeners: listeners::kafka_settings(config),
         log_dir: std::path::absolute(&config.server.data)
             .map_or_else(|_| config.server.data.clone(), |path| path.display().to_string()),
         ..config.kafka.server_config()
@@ -189,6 +188,10 @@ fn shared_state(
         failing_logs: FailingLogs::default(),
         security,
     };
+    shared.kafka.secure(Security {
+        host: Arc::clone(&shared.security),
+        unknown_user_secret: security::unknown_user_secret(Path::new(&config.server.data))?,
+    });
     shared.mqtt.set_security(Arc::clone(&shared.security), listeners::mqtt_names(config));
     for (number, binding) in (0..).zip(&shared.bindings.bindings().inbound) {
         let sink = shared.mqtt.add_sink(&binding.filter);

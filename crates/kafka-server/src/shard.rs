@@ -115,16 +115,9 @@ impl Shard {
         response: &R::Response,
     ) {
         debug_assert_eq!(call.api_key, R::KEY);
-        let answer = Self::encode_response::<R>(call, response);
-        io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
-        self.reply_with(io, call.caller, answer);
-    }
-
-    /// The frame of a response.
-    pub(crate) fn encode_response<R: Request>(call: &RequestContext, response: &R::Response) -> Vec<u8> {
-        let mut answer = Vec::new();
         if let Some(number) = call.division {
             // The next part is handled in a later turn.
+            let mut answer = Vec::new();
             response.encode(&mut answer, call.version);
             io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
             if self.jobs.add_part(number, &answer) {
@@ -134,6 +127,14 @@ impl Shard {
             self.jobs.take_division(number);
             return self.refuse_call(io, call, "the response would exceed 128 MiB; ask for fewer items");
         }
+        let answer = Self::encode_response::<R>(call, response);
+        io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
+        self.reply_with(io, call.caller, answer);
+    }
+
+    /// The frame of a response.
+    pub(crate) fn encode_response<R: Request>(call: &RequestContext, response: &R::Response) -> Vec<u8> {
+        let mut answer = Vec::new();
         let begun = frame::begin_frame(&mut answer);
         put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
         response.encode(&mut answer, call.version);

@@ -16,7 +16,8 @@ use mainstem_kafka_server::Security;
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
 use mainstem_runtime::{
-    Admission, AdmissionLimits, Options, raise_open_files_limit, return_free_memory, shard_count, start,
+    Admission, AdmissionLimits, ListenerAddress, Options, raise_open_files_limit, return_free_memory,
+    shard_count, start,
 };
 use mainstem_security::SecurityHost;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -152,7 +153,11 @@ fn open_security(
     options: &Options,
     http: &[Bound],
 ) -> Result<Arc<dyn SecurityHost>, String> {
-    let listeners = options.listeners.iter().map(|listener| (listener.name.clone(), listener.address));
+    // A Unix socket is reached from this machine only, and by whom its permissions allow.
+    let listeners = options.listeners.iter().filter_map(|listener| match &listener.address {
+        ListenerAddress::Tcp(address) => Some((listener.name.clone(), *address)),
+        ListenerAddress::Unix(_) => None,
+    });
     let http = http.iter().map(Bound::name_and_address).collect::<Result<Vec<_>, _>>();
     let http = http.map_err(|error| format!("http: {error}"))?;
     let listeners: Vec<_> = listeners.chain(http).collect();

@@ -153,7 +153,7 @@ fn open_security(
     options: &Options,
     http: &[Bound],
 ) -> Result<Arc<dyn SecurityHost>, String> {
-    // A Unix socket is reached from this machine only, and by whom its permissions allow.
+    // A Unix socket is reached from this machine only, by the users that its permissions allow.
     let listeners = options.listeners.iter().filter_map(|listener| match &listener.address {
         ListenerAddress::Tcp(address) => Some((listener.name.clone(), *address)),
         ListenerAddress::Unix(_) => None,

@@ -1,8 +1,9 @@
 //! Failed log-ins by address and by user, so that passwords cannot be guessed quickly.
 //!
 //! Each key may fail a number of times per window; further log-ins are refused unverified until the window has passed.
-//! So an attacker who knows a user's name can keep the user from logging in. Credentials that were verified a short
-//! time ago are exempt (`verified.rs`).
+//! So an attacker who knows a user's name can keep the user from logging in, and a client with an old password those
+//! that share its address. Exempt are credentials that were verified a short time ago (`verified.rs`); where the
+//! protocol verifies, and no password is known, the same user at the same address.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Length of a window.
 const WINDOW: Duration = Duration::from_mins(1);
+/// How long a user who has logged in is exempt at an address.
+const EXEMPT: Duration = Duration::from_mins(5);
 /// Most keys that are counted. Beyond it, all are forgotten whose window has passed, and if none has, all.
 const KEYS_MAX: usize = 65_536;
 
@@ -22,6 +25,8 @@ pub(crate) struct Failures {
     per_user_max: u32,
     /// Keys are hashed, so that a long name takes no memory.
     counts: HashMap<u64, (u32, Instant)>,
+    /// When users logged in where, by the hash of both.
+    log_ins: HashMap<u64, Instant>,
     hasher: RandomState,
 }
 
@@ -35,7 +40,13 @@ enum Key<'a> {
 impl Failures {
     /// 0 is no limit.
     pub(crate) fn new(per_address_max: u32, per_user_max: u32) -> Self {
-        Self { per_address_max, per_user_max, counts: HashMap::new(), hasher: RandomState::new() }
+        Self {
+            per_address_max,
+            per_user_max,
+            counts: HashMap::new(),
+            log_ins: HashMap::new(),
+            hasher: RandomState::new(),
+        }
     }
 
     /// Whether a log-in must be refused unverified.
@@ -65,6 +76,23 @@ impl Failures {
             }
             *count += 1;
         }
+    }
+
+    /// Whether this user has logged in from this address a short time ago.
+    pub(crate) fn is_exempt(&self, user: &str, address: Option<IpAddr>, now: Instant) -> bool {
+        let since = self.log_ins.get(&self.hasher.hash_one((user, address.map(prefix))));
+        since.is_some_and(|since| now - *since < EXEMPT)
+    }
+
+    /// A user has logged in.
+    pub(crate) fn exempt(&mut self, user: &str, address: Option<IpAddr>, now: Instant) {
+        if self.log_ins.len() >= KEYS_MAX {
+            self.log_ins.retain(|_, since| now - *since < EXEMPT);
+            if self.log_ins.len() >= KEYS_MAX {
+                self.log_ins.clear();
+            }
+        }
+        self.log_ins.insert(self.hasher.hash_one((user, address.map(prefix))), now);
     }
 
     fn keys<'a>(&self, user: &'a str, address: Option<IpAddr>) -> impl Iterator<Item = (Key<'a>, u32)> {
@@ -114,7 +142,8 @@ mod tests {
         let mut failures = Failures::new(1, 1);
         for number in 0..2 * KEYS_MAX {
             failures.count(&number.to_string(), None, now);
+            failures.exempt(&number.to_string(), None, now);
         }
-        assert!(failures.counts.len() <= KEYS_MAX);
+        assert!(failures.counts.len() <= KEYS_MAX && failures.log_ins.len() <= KEYS_MAX);
     }
 }

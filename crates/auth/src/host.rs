@@ -7,14 +7,15 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mainstem_log::{Durability, Store};
 use mainstem_partition::CompactedLog;
 use mainstem_security::{
-    Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published, Reply, SALT_BYTES,
-    Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User, decode, encode,
+    Attempt, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published, Reply,
+    SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User, decode,
+    encode,
 };
 use serde_json::{Map, Value};
 
@@ -182,6 +183,30 @@ impl Authenticator for Host {
         }
     }
 
+    fn may_attempt(&self, attempt: &Attempt<'_>) -> bool {
+        let Attempt { user, address, .. } = *attempt;
+        let now = Instant::now();
+        let failures = self.shared.failures();
+        let is_refused = failures.is_limited(user, address, now) && !failures.is_exempt(user, address, now);
+        drop(failures);
+        if is_refused {
+            self.shared.audit(attempt, "log-in-limited");
+        }
+        !is_refused
+    }
+
+    fn attempted(&self, attempt: &Attempt<'_>, is_accepted: bool) {
+        let Attempt { user, address, .. } = *attempt;
+        let now = Instant::now();
+        if is_accepted {
+            self.shared.failures().exempt(user, address, now);
+            self.shared.audit(attempt, "log-in");
+        } else {
+            self.shared.failures().count(user, address, now);
+            self.shared.audit(attempt, "log-in-failed");
+        }
+    }
+
     fn denied(&self, denial: &Denial<'_>) {
         let Some(audit) = &self.audit else { return };
         audit.add_denial(|| {
@@ -251,15 +276,13 @@ impl LogIns {
         if let Some(user) = state.user(&log_in.user).filter(|user| !user.disabled) {
             let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             if verified.contains(state.epoch(), user, &log_in.password, now) {
-                self.audit(log_in, "log-in");
+                self.audit(&attempt_of(log_in), "log-in");
                 return Some(LogInResult::Accepted(Arc::clone(user)));
             }
         }
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_limited = failures.is_limited(&log_in.user, log_in.address, now);
-        drop(failures);
+        let is_limited = self.failures().is_limited(&log_in.user, log_in.address, now);
         is_limited.then(|| {
-            self.audit(log_in, "log-in-limited");
+            self.audit(&attempt_of(log_in), "log-in-limited");
             LogInResult::Busy
         })
     }
@@ -276,22 +299,30 @@ impl LogIns {
             let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             verified.insert(state.epoch(), &user, &log_in.password, now);
             drop(verified);
-            self.audit(log_in, "log-in");
+            self.audit(&attempt_of(log_in), "log-in");
             return LogInResult::Accepted(user);
         }
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(&log_in.user, log_in.address, now);
-        self.audit(log_in, "log-in-failed");
+        self.failures().count(&log_in.user, log_in.address, now);
+        self.audit(&attempt_of(log_in), "log-in-failed");
         LogInResult::Rejected
     }
 
-    fn audit(&self, log_in: &LogIn, event: &str) {
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn audit(&self, attempt: &Attempt<'_>, event: &str) {
         let Some(audit) = &self.audit else { return };
         let mut fields = Map::new();
-        fields.insert("user".into(), (*log_in.user).into());
-        fields.insert("address".into(), log_in.address.map(|address| address.to_string()).into());
-        fields.insert("protocol".into(), log_in.protocol.into());
+        fields.insert("user".into(), attempt.user.into());
+        fields.insert("address".into(), attempt.address.map(|address| address.to_string()).into());
+        fields.insert("protocol".into(), attempt.protocol.into());
         audit.add(event, fields);
     }
+}
+
+fn attempt_of(log_in: &LogIn) -> Attempt<'_> {
+    Attempt { user: &log_in.user, address: log_in.address, protocol: log_in.protocol }
 }
 
 /// A change in the audit log, without verifiers.
@@ -432,6 +463,24 @@ mod tests {
         assert_eq!(log_in(&host, "alice", "other"), LogInResult::Busy);
         assert_eq!(log_in(&host, "bob", "other"), LogInResult::Busy);
         assert!(matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(_)));
+    }
+
+    #[test]
+    fn log_ins_that_protocols_verify_are_limited_unless_they_have_worked_before() {
+        let limits = Limits { failures_per_address_max: 2, failures_per_user_max: 3, ..Limits::default() };
+        let host = host(&limits);
+        let at =
+            |user, last: u8| Attempt { user, address: Some([192, 0, 2, last].into()), protocol: "kafka" };
+        host.attempted(&at("alice", 1), true);
+        for _ in 0..2 {
+            assert!(host.may_attempt(&at("bob", 1)));
+            host.attempted(&at("mallory", 1), false);
+        }
+        assert!(!host.may_attempt(&at("bob", 1)), "the address has failed too often");
+        assert!(host.may_attempt(&at("alice", 1)), "she has logged in from there");
+        assert!(host.may_attempt(&at("bob", 2)));
+        host.attempted(&at("mallory", 3), false);
+        assert!(!host.may_attempt(&at("mallory", 4)), "the user has failed too often");
     }
 
     #[test]

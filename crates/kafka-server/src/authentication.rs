@@ -6,7 +6,7 @@ use mainstem_kafka::api::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthen
 use mainstem_kafka::{ErrorCode, frame};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_sasl::{Failure, Mechanism, NONCE_BYTES, Step};
-use mainstem_security::{LogIn as PasswordLogIn, LogInResult, Principal};
+use mainstem_security::{Attempt, LogIn as PasswordLogIn, LogInResult, Principal};
 
 use crate::grants::ConnGrants;
 use crate::log_in::{Exchanging, LogIn, Session, TokenReply};
@@ -15,6 +15,10 @@ use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext};
 use crate::timer::Timer;
 
+/// The message of a log-in that is not verified, because of others.
+const BUSY: &str = "Authentication failed: too many log-ins are in progress or have failed, try again later";
+/// Name of the protocol in the audit log.
+const PROTOCOL: &str = "kafka";
 /// Cost of a token of SCRAM in units of the turn's budget: a few computations of HMAC.
 const TOKEN_UNITS: u32 = 100;
 
@@ -54,12 +58,16 @@ impl Shard {
     fn on_step(&mut self, io: &mut Io<'_, Mail>, reply: TokenReply, step: Step) {
         match step {
             Step::FindKeys { user, algorithm } => {
+                if !self.may_attempt(reply.caller(), &user) {
+                    return self.fail_log_in(io, &reply, BUSY);
+                }
                 let security = self.env.shared().security();
                 let state = security.map(|security| security.host.published().state());
-                let user = state.as_ref().and_then(|state| state.user(&user)).filter(|user| !user.disabled);
-                let keys = user.and_then(|user| user.scram(algorithm)).cloned();
+                let known = state.as_ref().and_then(|state| state.user(&user)).filter(|user| !user.disabled);
+                let keys = known.and_then(|user| user.scram(algorithm)).cloned();
                 let secret = security.map_or([0; 32], |security| security.unknown_user_secret);
                 let Some(exchanging) = self.exchanging(reply.caller()) else { return };
+                exchanging.user = Some(user.into());
                 let step = exchanging.exchange.keys_found(keys, &secret);
                 self.on_step(io, reply, step);
             }
@@ -69,6 +77,24 @@ impl Shard {
             Step::Challenge(token) => self.answer_token(io, &reply, &token, 0),
             Step::Success { user, message } => self.on_log_in(io, &reply, &user, &message),
             Step::Failure(failure) => self.on_failure(io, &reply, failure),
+        }
+    }
+
+    /// Whether the keys of a user may be tried. Passwords are counted by the host, which checks them.
+    fn may_attempt(&mut self, caller: Caller, user: &str) -> bool {
+        let address = self.conns.get_mut(caller.conn).and_then(|conn| conn.peer);
+        let attempt = Attempt { user, address, protocol: PROTOCOL };
+        self.env.shared().security().is_none_or(|security| security.host.may_attempt(&attempt))
+    }
+
+    /// Tells the host how a log-in with the keys of a user has ended.
+    fn attempted(&mut self, caller: Caller, is_accepted: bool) {
+        let Some(conn) = self.conns.get_mut(caller.conn) else { return };
+        let LogIn::Exchanging(exchanging) = &conn.log_in else { return };
+        let Some(user) = &exchanging.user else { return };
+        let attempt = Attempt { user, address: conn.peer, protocol: PROTOCOL };
+        if let Some(security) = self.env.shared().security() {
+            security.host.attempted(&attempt, is_accepted);
         }
     }
 
@@ -83,7 +109,7 @@ impl Shard {
         let LogIn::Exchanging(exchanging) = &mut conn.log_in else { return };
         exchanging.waiting = Some(reply);
         let password = password.as_bytes().to_vec();
-        let log_in = PasswordLogIn { user: user.into(), password, address, protocol: "kafka" };
+        let log_in = PasswordLogIn { user: user.into(), password, address, protocol: PROTOCOL };
         let (me, shared) = (self.env.me(), Arc::clone(self.env.shared()));
         let on_result =
             move |result| shared.security_replies.push(me, SecurityReply::LogIn { caller, result });
@@ -100,9 +126,7 @@ impl Shard {
         let Some(exchanging) = self.exchanging(caller) else { return };
         let Some(reply) = exchanging.waiting.take() else { return };
         if *result == LogInResult::Busy {
-            let message =
-                "Authentication failed: too many log-ins are in progress or have failed, try again later";
-            return self.fail_log_in(io, &reply, message);
+            return self.fail_log_in(io, &reply, BUSY);
         }
         let step = exchanging.exchange.password_checked(matches!(result, LogInResult::Accepted(_)));
         self.on_step(io, reply, step);
@@ -117,9 +141,11 @@ impl Shard {
             let message = "Authentication failed: neither the user nor the mechanism of a session may change";
             return self.fail_log_in(io, reply, message);
         }
+        let mechanism = exchanging.mechanism;
+        self.attempted(reply.caller(), true);
         let session = Session {
             principal: Principal::User(user.into()),
-            mechanism: exchanging.mechanism,
+            mechanism,
             since_ms: now_ms,
             until_ms: (lifetime_ms > 0).then(|| now_ms.saturating_add(lifetime_ms)),
         };
@@ -131,6 +157,9 @@ impl Shard {
     }
 
     fn on_failure(&mut self, io: &mut Io<'_, Mail>, reply: &TokenReply, failure: Failure) {
+        if failure == Failure::Credentials {
+            self.attempted(reply.caller(), false);
+        }
         let Some(exchanging) = self.exchanging(reply.caller()) else { return };
         // The texts of Kafka, by which some clients tell failures apart.
         let message = match (failure, exchanging.mechanism) {

@@ -54,6 +54,8 @@ pub(crate) struct Exchanging {
     pub(crate) exchange: Exchange,
     /// Whether tokens arrive as bare frames, after version 0 of the handshake.
     has_bare_tokens: bool,
+    /// Who logs in with keys that the broker has, once that is known.
+    pub(crate) user: Option<Arc<str>>,
     /// The session that is being continued.
     pub(crate) earlier: Option<Arc<Session>>,
     /// The token whose check continues on another thread.
@@ -190,7 +192,7 @@ impl LogIn {
         };
         let exchange = Exchange::new(mechanism, nonce);
         let exchanging =
-            Exchanging { since_ms, mechanism, exchange, has_bare_tokens, earlier, waiting: None };
+            Exchanging { since_ms, mechanism, exchange, has_bare_tokens, user: None, earlier, waiting: None };
         *self = Self::Exchanging(Box::new(exchanging));
         Ok(())
     }

@@ -151,6 +151,38 @@ fn bare_tokens_log_in() {
 }
 
 #[test]
+fn the_host_counts_log_ins_by_scram_and_limits_them() {
+    let host = Host::open_to_all(&[("alice", "secret"), ("bob", "other")]);
+    let listener = ListenerSettings { name: "kafka".into(), mechanisms: Mechanism::ALL.to_vec() };
+    let config = Config { listeners: vec![listener], ..Config::default() };
+    let mut broker = Broker::secured(2, config, host.security());
+    let mut log_in = |user, password| {
+        let client = broker.connect(0);
+        log_in_by_scram(&mut broker, client, SCRAM[0].0, &scram(SCRAM[0].1, user, password)).error_code
+    };
+    assert_eq!(log_in("bob", "other"), OK);
+    for _ in 0..3 {
+        assert_eq!(log_in("alice", "guess"), FAILED);
+    }
+    let failed = ("alice".to_owned(), false);
+    let expected = [("bob".to_owned(), true), failed.clone(), failed.clone(), failed];
+    assert_eq!(*host.attempts.lock().unwrap(), expected);
+    // Now her keys are not even looked up.
+    let client = broker.connect(0);
+    assert_eq!(handshake(&mut broker, client, 1, SCRAM[0].0).error_code, OK);
+    let first = scram(SCRAM[0].1, "alice", "secret").first();
+    broker.send(client, 2, &SaslAuthenticateRequest { auth_bytes: first.into_bytes() });
+    broker.pass(200);
+    let response = broker.take::<SaslAuthenticateRequest>(client, 2).expect("a response");
+    assert_eq!(response.error_code, FAILED);
+    assert!(response.error_message.unwrap().contains("try again later"));
+    assert!(!broker.is_open(client));
+    let client = broker.connect(0);
+    let bob = scram(SCRAM[0].1, "bob", "other");
+    assert_eq!(log_in_by_scram(&mut broker, client, SCRAM[0].0, &bob).error_code, OK);
+}
+
+#[test]
 fn a_failed_log_in_is_answered_after_a_delay_and_its_connection_closed() {
     let mut broker = broker(&Mechanism::ALL, |config| config.failed_authentication_delay_ms = 500);
     let failing: [(&str, &[u8]); 5] = [

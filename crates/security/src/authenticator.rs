@@ -36,6 +36,17 @@ impl fmt::Debug for LogIn {
     }
 }
 
+/// A log-in that the protocol verifies by itself, as with the keys of SCRAM.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt<'a> {
+    /// Name of the user.
+    pub user: &'a str,
+    /// Where the client is.
+    pub address: Option<IpAddr>,
+    /// The protocol, for the audit log.
+    pub protocol: &'static str,
+}
+
 /// The result of a log-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogInResult {
@@ -69,6 +80,13 @@ pub struct Denial<'a> {
 pub trait Authenticator: Send + Sync {
     /// Starts to verify a log-in. `reply` gets exactly one result, perhaps before this returns.
     fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>);
+
+    /// Whether a log-in may be verified by the protocol. Not if too many have failed from this address or for this
+    /// user, unless this user has logged in from there a short time ago.
+    fn may_attempt(&self, attempt: &Attempt<'_>) -> bool;
+
+    /// Notes the end of a log-in that the protocol has verified, for the limits of failures and the audit log.
+    fn attempted(&self, attempt: &Attempt<'_>, is_accepted: bool);
 
     /// Notes a denial in the audit log, which samples them. Never blocks.
     fn denied(&self, denial: &Denial<'_>);

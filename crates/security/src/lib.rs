@@ -52,7 +52,7 @@ mod state;
 mod user;
 
 pub use authenticator::{
-    Authenticator, ChangeError, Denial, Edit, LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,
+    Attempt, Authenticator, ChangeError, Denial, Edit, LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,
 };
 pub use edit::{add_rules, change_user, create_user, delete_rule, delete_user};
 pub use error::SecurityError;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use mainstem_kafka_server::Security;
 use mainstem_security::{
-    Anonymous, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published, Reply, Salts,
-    SecurityAdmin, SecurityHost, SecurityState, Settings, User,
+    Anonymous, Attempt, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published,
+    Reply, Salts, SecurityAdmin, SecurityHost, SecurityState, Settings, User,
 };
 
 const SALTS: Salts = Salts([[1; 16], [2; 16], [3; 16]]);
@@ -16,6 +16,8 @@ pub(crate) struct Host {
     pub(crate) published: Arc<Published>,
     /// Held by who changes something.
     changes: Arc<Mutex<()>>,
+    /// Log-ins that the server has verified: the user, and whether they were accepted.
+    pub(crate) attempts: Arc<Mutex<Vec<(String, bool)>>>,
 }
 
 impl Host {
@@ -34,6 +36,7 @@ impl Host {
         let host = Self {
             published: Arc::new(Published::new(SecurityState::new(settings))),
             changes: Arc::default(),
+            attempts: Arc::default(),
         };
         for (name, password) in users {
             let mut user = User::new(name).unwrap();
@@ -62,6 +65,17 @@ impl Authenticator for Host {
         let user =
             state.user(&log_in.user).filter(|user| user.verify_password(&log_in.password) && !user.disabled);
         reply(user.map_or(LogInResult::Rejected, |user| LogInResult::Accepted(Arc::clone(user))));
+    }
+
+    /// After three failures, users must wait.
+    fn may_attempt(&self, attempt: &Attempt<'_>) -> bool {
+        let attempts = self.attempts.lock().unwrap();
+        let failed = |(user, is_accepted): &&(String, bool)| user == attempt.user && !is_accepted;
+        attempts.iter().filter(failed).count() < 3
+    }
+
+    fn attempted(&self, attempt: &Attempt<'_>, is_accepted: bool) {
+        self.attempts.lock().unwrap().push((attempt.user.to_owned(), is_accepted));
     }
 
     fn denied(&self, _denial: &Denial<'_>) {}

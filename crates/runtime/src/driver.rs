@@ -112,6 +112,8 @@ pub(crate) struct Driver<S: Service> {
     mails: Mails<S::Mail>,
     /// Connections to read again without an event: the last read filled the buffer, or the end was not reached yet.
     read_again: Vec<u32>,
+    /// Connections that were ready when the turn had no share left for them: read first in the next one.
+    unread: Vec<u32>,
     held: Held,
     /// Connections whose congested output has drained.
     drained: VecDeque<ConnId>,
@@ -169,6 +171,7 @@ impl<S: Service> Driver<S> {
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
             mails: Mails::default(),
             read_again: Vec::new(),
+            unread: Vec::new(),
             held: Held::default(),
             drained: VecDeque::new(),
             due: VecDeque::new(),
@@ -279,7 +282,8 @@ impl<S: Service> Driver<S> {
         {
             self.service.drained(&mut self.core.io(), conn);
         }
-        for slot in std::mem::take(&mut self.read_again) {
+        let read_again = std::mem::take(&mut self.read_again);
+        for slot in std::mem::take(&mut self.unread).into_iter().chain(read_again) {
             self.core.links.slots[slot as usize].reads_later = false;
             self.read_in_turn(slot);
         }
@@ -315,6 +319,7 @@ impl<S: Service> Driver<S> {
         let turn_requested = std::mem::take(&mut self.core.links.turn_requested);
         if turn_requested
             || !self.read_again.is_empty()
+            || !self.unread.is_empty()
             || self.handshakes.has_unread()
             || !self.drained.is_empty()
             || !self.due.is_empty()

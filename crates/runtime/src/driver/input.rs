@@ -127,10 +127,11 @@ impl<S: Service> Driver<S> {
         }
     }
 
-    /// Reads a connection in the next turn, since this one has no share left for it.
+    /// Reads a connection in the next turn, since this one has no share left for it, and then before those that were
+    /// read in this one: otherwise a few that always have input would use up every turn.
     fn read_later(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.core.links.slots[slot as usize].reads_later, true) {
-            self.read_again.push(slot);
+            self.unread.push(slot);
         }
     }
 

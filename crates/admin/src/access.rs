@@ -82,12 +82,18 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
         request.extensions_mut().insert(Caller { principal: Principal::Anonymous, address });
         return Ok(request);
     };
-    let principal = if security.published().state().has_users() {
+    let state = security.published().state();
+    let principal = if state.has_users() {
         log_in(&security, request.headers(), address).await?
-    } else if matches!(access, Access::Security) && !address.is_some_and(is_local) {
-        return Err(Problem::first_user());
-    } else {
+    } else if matches!(access, Access::Security) {
+        if !address.is_some_and(is_local) {
+            return Err(Problem::first_user());
+        }
         Principal::Anonymous
+    } else if state.allows_anonymous() {
+        Principal::Anonymous
+    } else {
+        return Err(Problem::log_in());
     };
     let (action, kind, name) = match access {
         Access::Open | Access::LoggedIn => {
@@ -106,7 +112,9 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
     };
     let origin = Origin { principal: &principal, client_id: None, listener: listener.as_deref(), address };
     // A request is rare compared with a message: its rules are compiled each time.
-    if !Grants::compile(&security.published().state(), &origin).allows(action, kind, &name) {
+    let grants = Grants::compile(&state, &origin);
+    let may_connect = grants.allows(Action::Connect, ResourceKind::Cluster, "");
+    if !may_connect || !grants.allows(action, kind, &name) {
         security.denied(&Denial { origin, protocol: PROTOCOL, action, kind, name: &name });
         return Err(Problem::forbidden(action.name(), kind.name(), &name));
     }

@@ -17,22 +17,22 @@ use serde_json::{Map, Value};
 
 /// Lines that wait for the disk.
 const WAITING_MAX: usize = 8192;
-/// Denials per interval; the others are counted in the next line.
-const DENIALS_MAX: u32 = 100;
-const DENIAL_INTERVAL: Duration = Duration::from_secs(1);
+/// Refusals per interval that are written; the others are counted in the next line.
+const SAMPLES_MAX: u32 = 100;
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The audit log.
 #[derive(Debug)]
 pub(crate) struct Audit {
     lines: Option<SyncSender<String>>,
     missing: AtomicU64,
-    denials: Mutex<Denials>,
+    samples: Mutex<Samples>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Denials of the current interval.
+/// Refusals of the current interval.
 #[derive(Debug)]
-struct Denials {
+struct Samples {
     since: Instant,
     count: u32,
     skipped: u64,
@@ -53,11 +53,11 @@ impl Audit {
         let name = path.display().to_string();
         let write = move || write_lines(&file, &name, &receiver);
         let thread = std::thread::Builder::new().name("audit".into()).spawn(write)?;
-        let denials = Denials { since: Instant::now(), count: 0, skipped: 0 };
+        let samples = Samples { since: Instant::now(), count: 0, skipped: 0 };
         Ok(Self {
             lines: Some(lines),
             missing: AtomicU64::new(0),
-            denials: Mutex::new(denials),
+            samples: Mutex::new(samples),
             thread: Some(thread),
         })
     }
@@ -79,26 +79,26 @@ impl Audit {
         }
     }
 
-    /// Adds a denial, unless there were too many within a second.
-    pub(crate) fn add_denial(&self, fields: impl FnOnce() -> Map<String, Value>) {
+    /// Adds a refusal that a stranger can cause, unless there were too many within a second.
+    pub(crate) fn add_sampled(&self, event: &str, fields: impl FnOnce() -> Map<String, Value>) {
         let skipped = {
-            let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
-            if denials.since.elapsed() >= DENIAL_INTERVAL {
-                denials.since = Instant::now();
-                denials.count = 0;
+            let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            if samples.since.elapsed() >= SAMPLE_INTERVAL {
+                samples.since = Instant::now();
+                samples.count = 0;
             }
-            if denials.count >= DENIALS_MAX {
-                denials.skipped += 1;
+            if samples.count >= SAMPLES_MAX {
+                samples.skipped += 1;
                 return;
             }
-            denials.count += 1;
-            std::mem::take(&mut denials.skipped)
+            samples.count += 1;
+            std::mem::take(&mut samples.skipped)
         };
         let mut fields = fields();
         if skipped > 0 {
             fields.insert("skipped".into(), skipped.into());
         }
-        self.add("denied", fields);
+        self.add(event, fields);
     }
 }
 

@@ -26,6 +26,10 @@ use crate::verifier::{Pool, verify};
 
 /// Name of the log.
 const LOG: &str = "security";
+/// Event of the audit log: a log-in that was accepted.
+const ACCEPTED: &str = "log-in";
+/// Longest name in the audit log, bytes.
+const AUDITED_BYTES_MAX: usize = 255;
 /// Edits that wait for the thread.
 const EDITS_MAX: usize = 64;
 
@@ -200,7 +204,7 @@ impl Authenticator for Host {
         let now = Instant::now();
         if is_accepted {
             self.shared.failures().exempt(user, address, now);
-            self.shared.audit(attempt, "log-in");
+            self.shared.audit(attempt, ACCEPTED);
         } else {
             self.shared.failures().count(user, address, now);
             self.shared.audit(attempt, "log-in-failed");
@@ -209,14 +213,14 @@ impl Authenticator for Host {
 
     fn denied(&self, denial: &Denial<'_>) {
         let Some(audit) = &self.audit else { return };
-        audit.add_denial(|| {
+        audit.add_sampled("denied", || {
             let mut fields = Map::new();
             fields.insert("user".into(), denial.origin.principal.user().map(|name| &**name).into());
-            fields.insert("client_id".into(), denial.origin.client_id.into());
+            fields.insert("client_id".into(), denial.origin.client_id.map(cut).into());
             fields.insert("address".into(), denial.origin.address.map(|address| address.to_string()).into());
             fields.insert("protocol".into(), denial.protocol.into());
             fields.insert("action".into(), denial.action.name().into());
-            fields.insert("resource".into(), format!("{}:{}", denial.kind, denial.name).into());
+            fields.insert("resource".into(), format!("{}:{}", denial.kind, cut(denial.name)).into());
             fields
         });
     }
@@ -276,7 +280,7 @@ impl LogIns {
         if let Some(user) = state.user(&log_in.user).filter(|user| !user.disabled) {
             let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             if verified.contains(state.epoch(), user, &log_in.password, now) {
-                self.audit(&attempt_of(log_in), "log-in");
+                self.audit(&attempt_of(log_in), ACCEPTED);
                 return Some(LogInResult::Accepted(Arc::clone(user)));
             }
         }
@@ -299,7 +303,7 @@ impl LogIns {
             let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             verified.insert(state.epoch(), &user, &log_in.password, now);
             drop(verified);
-            self.audit(&attempt_of(log_in), "log-in");
+            self.audit(&attempt_of(log_in), ACCEPTED);
             return LogInResult::Accepted(user);
         }
         self.failures().count(&log_in.user, log_in.address, now);
@@ -313,12 +317,20 @@ impl LogIns {
 
     fn audit(&self, attempt: &Attempt<'_>, event: &str) {
         let Some(audit) = &self.audit else { return };
-        let mut fields = Map::new();
-        fields.insert("user".into(), attempt.user.into());
-        fields.insert("address".into(), attempt.address.map(|address| address.to_string()).into());
-        fields.insert("protocol".into(), attempt.protocol.into());
-        audit.add(event, fields);
+        let fields = || {
+            let mut fields = Map::new();
+            fields.insert("user".into(), cut(attempt.user).into());
+            fields.insert("address".into(), attempt.address.map(|address| address.to_string()).into());
+            fields.insert("protocol".into(), attempt.protocol.into());
+            fields
+        };
+        if event == ACCEPTED { audit.add(event, fields()) } else { audit.add_sampled(event, fields) }
     }
+}
+
+/// The beginning of a text that a stranger may have chosen.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(AUDITED_BYTES_MAX)]
 }
 
 fn attempt_of(log_in: &LogIn) -> Attempt<'_> {

@@ -44,6 +44,13 @@ impl Shard {
     pub(crate) fn on_token(&mut self, io: &mut Io<'_, Mail>, reply: TokenReply, token: &[u8]) {
         io.charge(TOKEN_UNITS);
         let Some(exchanging) = self.exchanging(reply.caller()) else { return };
+        // Others may have failed since the first token: a limit that is checked once does not hold for many at once.
+        if let Some(user) = exchanging.user.clone()
+            && !self.may_attempt(reply.caller(), &user)
+        {
+            return self.fail_log_in(io, &reply, BUSY);
+        }
+        let Some(exchanging) = self.exchanging(reply.caller()) else { return };
         let step = exchanging.exchange.receive(token);
         self.on_step(io, reply, step);
     }

@@ -52,6 +52,9 @@ impl Shard {
         let listener = shared.listener_name(conn.listener);
         let origin = Origin { principal, client_id: None, listener, address: conn.peer };
         let grants = Grants::compile(&state, &origin);
+        if grants.denies_connection() {
+            return Err("a rule denies its connection");
+        }
         let grants = (!grants.is_unrestricted()).then(|| Arc::new(grants));
         Ok(ConnGrants { epoch: Some(state.epoch()), grants })
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mainstem_kafka::ErrorCode;
 use mainstem_security::{Action, Grants, ResourceKind};
 
+use crate::security::Security;
 use crate::shard_message::RequestContext;
 
 /// The compiled rules of a connection.
@@ -82,6 +83,20 @@ impl RequestContext {
     pub(crate) fn check_cluster(&self, action: Action) -> Result<(), ErrorCode> {
         let is_allowed = self.allows(action, ResourceKind::Cluster, "");
         if is_allowed { Ok(()) } else { Err(ErrorCode::ClusterAuthorizationFailed) }
+    }
+
+    /// Checks that the sender may change users and rules. As long as there are no users, only clients on this machine
+    /// may, or the first stranger would be the administrator.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn check_security_change(&self, security: Option<&Security>) -> Result<(), ErrorCode> {
+        let is_remote = self.peer.is_some_and(|peer| !peer.to_canonical().is_loopback());
+        let has_users = security.is_none_or(|security| security.host.published().state().has_users());
+        if is_remote && !has_users {
+            return Err(ErrorCode::ClusterAuthorizationFailed);
+        }
+        self.check_cluster(Action::Alter)
     }
 
     /// Checks that the sender may create a topic: it may create all, or this one.

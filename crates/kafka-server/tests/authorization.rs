@@ -2,6 +2,8 @@
 
 mod kit;
 
+use std::sync::Arc;
+
 use kit::security::Host;
 use kit::{Broker, Client, fetch_request};
 use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResource};
@@ -23,6 +25,7 @@ use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::join_group::JoinGroupRequest;
 use mainstem_kafka::api::list_groups::ListGroupsRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use mainstem_kafka::api::list_transactions::ListTransactionsRequest;
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponseTopic};
 use mainstem_kafka::api::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -35,7 +38,7 @@ use mainstem_kafka::api::sasl_handshake::SaslHandshakeRequest;
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_kafka_server::{Config, ListenerSettings};
 use mainstem_sasl::Mechanism;
-use mainstem_security::Change;
+use mainstem_security::{Action, Change, Effect, Pattern, Resource, ResourceKind, Rule, RuleId, Subject};
 
 const OK: i16 = ErrorCode::None as i16;
 const TOPIC: i16 = ErrorCode::TopicAuthorizationFailed as i16;
@@ -119,6 +122,40 @@ impl World {
         };
         let topics = self.broker.ask(self.alice, 12, &request).topics;
         topics.into_iter().map(|topic| (topic.name.unwrap_or_default(), topic.error_code)).collect()
+    }
+}
+
+#[test]
+fn a_rule_that_denies_the_connection_ends_it() {
+    let mut world = World::new();
+    world.allow("User:alice", (2, "orders", LITERAL), WRITE);
+    assert_eq!(world.produce("orders"), OK);
+    let rule = Rule {
+        subject: Subject::User("alice".into()),
+        effect: Effect::Deny,
+        action: Action::Connect,
+        resource: Resource { kind: Some(ResourceKind::Cluster), pattern: Pattern::Any },
+        listener: None,
+        network: None,
+    };
+    world.host.apply(&Change::PutRule(RuleId(99), Arc::new(rule)));
+    let request = MetadataRequest { topics: Some(Vec::new()), ..MetadataRequest::default() };
+    world.broker.send(world.alice, 12, &request);
+    world.broker.run();
+    assert!(!world.broker.is_open(world.alice));
+    assert!(world.broker.is_open(world.root));
+}
+
+#[test]
+fn patterns_of_transactional_ids_are_short() {
+    let mut world = World::new();
+    for (length, expected) in [(1_000, OK), (2_000, ErrorCode::InvalidRegularExpression as i16)] {
+        let pattern = Some("a".repeat(length));
+        let request = ListTransactionsRequest {
+            transactional_id_pattern: pattern,
+            ..ListTransactionsRequest::default()
+        };
+        assert_eq!(world.broker.ask(world.root, 2, &request).error_code, expected, "{length}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! The `[security]` section of the configuration, and the users and rules of the data directory.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -211,7 +211,13 @@ pub(crate) fn open_store(data: &Path, settings: Settings, limits: &Limits) -> Re
     };
     let store = SegmentStore::open(Arc::new(RealFs), directory.clone(), store_settings, Committer::Inline);
     let store = store.map_err(|error| explain(&error))?;
+    make_private(&directory).map_err(|error| explain(&error))?;
     Host::open(Box::new(store), settings, limits).map_err(|error| explain(&error))
+}
+
+/// Makes a directory that other users of the machine cannot read: verifiers can be used to guess passwords.
+fn make_private(directory: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(directory, Permissions::from_mode(0o700))
 }
 
 fn is_loopback(address: IpAddr) -> bool {

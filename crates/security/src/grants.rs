@@ -119,6 +119,15 @@ impl Grants {
         rules.allows(action, kind, name)
     }
 
+    /// Whether a rule denies the connection. Kafka lets clients connect that no rule allows anything, and answers their
+    /// requests.
+    pub fn denies_connection(&self) -> bool {
+        let (action, kind) = (Action::Connect, ResourceKind::Cluster);
+        self.rules
+            .as_ref()
+            .is_some_and(|rules| rules.deny.set(action, kind).is_some_and(|set| set.contains("")))
+    }
+
     /// Whether an action is allowed on any object of a kind: Kafka asks that before it produces idempotently.
     pub fn allows_any(&self, action: Action, kind: ResourceKind) -> bool {
         let Some(rules) = &self.rules else { return true };

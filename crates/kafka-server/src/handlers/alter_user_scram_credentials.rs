@@ -13,7 +13,7 @@ use mainstem_kafka::api::alter_user_scram_credentials::{
 };
 use mainstem_runtime::Io;
 use mainstem_security::{
-    Action, Change, ChangeError, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys, SecurityState, User,
+    Change, ChangeError, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys, SecurityState, User,
     check_user_name,
 };
 
@@ -43,7 +43,7 @@ pub(crate) fn handle(
     for upsertion in &request.upsertions {
         add(&mut users, &upsertion.name, keys(upsertion));
     }
-    if let Err(code) = call.check_cluster(Action::Alter) {
+    if let Err(code) = call.check_security_change(shard.env.shared().security()) {
         for outcome in users.values_mut() {
             *outcome = Err(code.into());
         }

@@ -7,7 +7,7 @@ use mainstem_kafka::api::create_acls::{
     AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse,
 };
 use mainstem_runtime::Io;
-use mainstem_security::{Action, Change, ChangeError, Rule, RuleId, SecurityState};
+use mainstem_security::{Change, ChangeError, Rule, RuleId, SecurityState};
 
 use super::describe_acls::NO_AUTHORIZER;
 use crate::acl::Acl;
@@ -21,7 +21,8 @@ pub(crate) fn handle(
     call: RequestContext,
     request: CreateAclsRequest,
 ) {
-    let refusal = match (call.check_cluster(Action::Alter), shard.env.shared().security()) {
+    let security = shard.env.shared().security();
+    let refusal = match (call.check_security_change(security), security) {
         (Err(code), _) => Some((code, "Cluster authorization failed.")),
         (_, None) => Some((ErrorCode::SecurityDisabled, NO_AUTHORIZER)),
         _ => None,

@@ -8,7 +8,7 @@ use mainstem_kafka::api::delete_acls::{
     DeleteAclsFilter, DeleteAclsFilterResult, DeleteAclsMatchingAcl, DeleteAclsRequest, DeleteAclsResponse,
 };
 use mainstem_runtime::Io;
-use mainstem_security::{Action, Change, ChangeError, Rule, RuleId, SecurityState};
+use mainstem_security::{Change, ChangeError, Rule, RuleId, SecurityState};
 
 use super::describe_acls::NO_AUTHORIZER;
 use crate::acl::{Acl, AclFilter};
@@ -22,7 +22,8 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DeleteAclsRequest,
 ) {
-    let refusal = match (call.check_cluster(Action::Alter), shard.env.shared().security()) {
+    let security = shard.env.shared().security();
+    let refusal = match (call.check_security_change(security), security) {
         (Err(code), _) => Err((code, "Cluster authorization failed.")),
         (_, None) => Err((ErrorCode::SecurityDisabled, NO_AUTHORIZER)),
         (Ok(()), Some(security)) => Ok(security.host.published().state()),

@@ -14,6 +14,8 @@ use crate::shard_message::{Mail, RequestContext};
 
 /// Most memory of a compiled pattern, bytes.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
+/// Longest pattern, bytes. It is parsed before the size of what it compiles to is known.
+const PATTERN_TEXT_MAX: usize = 1024;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -37,6 +39,9 @@ pub(crate) fn handle(
 /// The expression that whole transactional ids must match (KIP-1152).
 fn pattern(text: Option<&str>) -> Result<Option<Regex>, ErrorCode> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    if text.len() > PATTERN_TEXT_MAX {
+        return Err(ErrorCode::InvalidRegularExpression);
+    }
     RegexBuilder::new(&format!("^(?:{text})$"))
         .size_limit(PATTERN_BYTES_MAX)
         .build()

@@ -502,7 +502,7 @@ impl Deliveries {
             self.templates.begin(&message, now_ms);
             let aliases = session.ext.as_ref().and_then(|ext| ext.aliases.as_ref());
             // The rules may have changed since it was queued.
-            if message.is_expired(now_ms) || session.is_kept_from(message.topic()) {
+            if message.is_expired(now_ms) || session.may_no_longer_receive(message.topic()) {
                 session.settle(&delivery);
                 self.counters.publish_dropped += 1;
                 settle_in_journal(persistence, session, &delivery);

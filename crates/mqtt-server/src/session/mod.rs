@@ -268,6 +268,11 @@ impl Session {
         self.narrowed && self.access.as_ref().is_some_and(|access| !access.may_receive(topic))
     }
 
+    /// The same of a message that has waited, perhaps for a subscription that is gone and by rules that have changed.
+    pub(crate) fn may_no_longer_receive(&self, topic: &str) -> bool {
+        self.access.as_ref().is_some_and(|access| !access.may_receive(topic))
+    }
+
     // Queue consumers.
 
     /// The queue consumers, if the session has ever subscribed to a queue.

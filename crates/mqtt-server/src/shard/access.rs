@@ -219,8 +219,16 @@ impl Shard {
     ) -> Result<Option<Access>, ReasonCode> {
         let shared = Arc::clone(&self.shared);
         let state = shared.security.state();
-        if !state.is_some_and(|state| state.has_users() || state.has_rules()) {
+        if !state.as_ref().is_some_and(|state| state.has_users() || state.has_rules()) {
             return Ok(None);
+        }
+        // The user may have been disabled while its password was being checked.
+        let is_known = state.is_some_and(|state| match principal.user() {
+            Some(user) => state.user(user).is_some_and(|user| !user.disabled),
+            None => state.allows_anonymous(),
+        });
+        if !is_known {
+            return Err(ReasonCode::NotAuthorized);
         }
         let (listener, address) = (self.connections.listener(conn), io.peer_address(conn));
         let access = Access::new(&shared.security, principal.clone(), client_id, Some(listener), address);

@@ -30,9 +30,9 @@ const RESOURCE_TYPES: [(i8, ResourceKind); 4] = [
     (4, ResourceKind::Cluster),
     (5, ResourceKind::TransactionalId),
 ];
-/// Operations by their numbers in the protocol, except reading, which is another action for topics and groups.
-const OPERATIONS: [(i8, Action); 10] = [
-    (ALL, Action::Any),
+/// Operations by their numbers in the protocol, except all of them, and reading, which is another
+/// action for topics and groups.
+pub(crate) const OPERATIONS: [(i8, Action); 9] = [
     (4, Action::Produce),
     (5, Action::Create),
     (6, Action::Delete),
@@ -43,7 +43,7 @@ const OPERATIONS: [(i8, Action); 10] = [
     (11, Action::AlterConfigs),
     (12, Action::IdempotentWrite),
 ];
-const READ: i8 = 3;
+pub(crate) const READ: i8 = 3;
 
 /// An ACL with the numbers of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +87,7 @@ impl Acl {
         };
         let operation = match (kind, rule.action) {
             (ResourceKind::Topic, Action::Consume) | (ResourceKind::Group, Action::Group) => READ,
+            (_, Action::Any) => ALL,
             (_, action) => OPERATIONS.into_iter().find(|(_, known)| *known == action)?.0,
         };
         let principal = match &rule.subject {
@@ -153,6 +154,7 @@ impl Acl {
         match (kind, self.operation) {
             (ResourceKind::Topic, READ) => return Ok(Action::Consume),
             (ResourceKind::Group, READ) => return Ok(Action::Group),
+            (_, ALL) => return Ok(Action::Any),
             _ => {}
         }
         let known = OPERATIONS.into_iter().find(|(number, _)| *number == self.operation);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mainstem_kafka::ErrorCode;
 use mainstem_security::{Action, Grants, ResourceKind};
 
+use crate::acl::{OPERATIONS, READ};
 use crate::security::Security;
 use crate::shard_message::RequestContext;
 
@@ -19,20 +20,6 @@ pub(crate) struct ConnGrants {
     /// `None` if everything is allowed.
     pub(crate) grants: Option<Arc<Grants>>,
 }
-
-/// Operations of Kafka's `AclOperation` that a bit set may contain, with the actions that permit them.
-const OPERATIONS: [(u32, Action); 10] = [
-    (3, Action::Consume),
-    (4, Action::Produce),
-    (5, Action::Create),
-    (6, Action::Delete),
-    (7, Action::Alter),
-    (8, Action::Describe),
-    (9, Action::ClusterAction),
-    (10, Action::DescribeConfigs),
-    (11, Action::AlterConfigs),
-    (12, Action::IdempotentWrite),
-];
 
 impl ConnGrants {
     /// The rules for a request; `None` if everything is allowed.
@@ -120,16 +107,11 @@ impl RequestContext {
     /// Those operations of a bit set (KIP-430) that the sender may do on an object.
     pub(crate) fn operations(&self, all: i32, kind: ResourceKind, name: &str) -> i32 {
         let Some(grants) = &self.grants else { return all };
-        let is_denied = |(bit, action): &(u32, Action)| {
-            let action = match (kind, action) {
-                (ResourceKind::Group, Action::Consume) => Action::Group,
-                (_, action) => *action,
-            };
-            all & 1 << *bit != 0 && !grants.allows(action, kind, name)
-        };
-        OPERATIONS
-            .iter()
-            .filter(|operation| is_denied(operation))
+        let read = if kind == ResourceKind::Group { Action::Group } else { Action::Consume };
+        [(READ, read)]
+            .into_iter()
+            .chain(OPERATIONS)
+            .filter(|(bit, action)| all & 1 << bit != 0 && !grants.allows(*action, kind, name))
             .fold(all, |left, (bit, _)| left & !(1 << bit))
     }
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use crate::file::log_failure;
 use crate::io::{Clock, Io, IoStats};
 use crate::layer::TransportLayer;
-use crate::links::{Baggage, ConnId, Link, Links, Phase};
+use crate::links::{ConnId, Link, Links, MovedLink, Phase};
 use crate::listener::ProtocolTag;
 use crate::mailbox::{Mailboxes, Mails};
 use crate::memory::{MemoryBudget, ShardMemory};
 use crate::service::Service;
 use crate::timer::Wheel;
 use crate::transport::Transport;
-use crate::work::{Work, pay_debt};
+use crate::work::Work;
 
 /// A shard without threads or sockets. The caller acts as the driver and as all peers, and controls turns and time.
 pub struct Detached<M> {
@@ -54,9 +54,8 @@ pub struct Departure {
     pub to: usize,
     /// Unconsumed input.
     pub input: Vec<u8>,
-    protocol: ProtocolTag,
-    transport: Transport,
-    baggage: Baggage,
+    /// The rest of what moves with it.
+    link: MovedLink,
 }
 
 impl<M> Io<'_, M> {
@@ -135,9 +134,11 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Accepts a connection that another shard has handed over.
     pub fn adopt(&mut self, service: &mut impl Service<Mail = M>, departure: Departure) -> ConnId {
-        self.links.accepting_baggage = departure.baggage;
-        let conn = self.open(service, departure.protocol, departure.transport);
-        self.links.accepting_baggage = None;
+        let MovedLink { permit, protocol, transport, baggage, .. } = departure.link;
+        let conn = self.links.open();
+        self.links.begin_accept(conn.slot, permit, baggage);
+        self.accept(service, conn, protocol, transport);
+        self.links.end_accept();
         if !departure.input.is_empty() {
             self.offer(service, conn, &departure.input, self.work.share(1));
         }
@@ -152,32 +153,43 @@ impl<M: Send + 'static> Detached<M> {
         transport: Transport,
     ) -> ConnId {
         let conn = self.links.open();
+        self.accept(service, conn, protocol, transport);
+        conn
+    }
+
+    fn accept(
+        &mut self,
+        service: &mut impl Service<Mail = M>,
+        conn: ConnId,
+        protocol: ProtocolTag,
+        transport: Transport,
+    ) {
         self.links.set_transport(conn.slot, protocol, transport);
         service.accepted(&mut self.io(), conn, protocol);
-        conn
     }
 
     /// Feeds input. Unconsumed input is retained until more arrives or, if the service holds it, until
     /// [`Detached::offer_held`]. Input for a closed connection is discarded, as a socket would.
     pub fn feed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(conn) else { return };
-        if link.phase == Phase::Open && !link.held && self.work.must_queue(link.debt, self.held.len()) {
-            link.held = true;
+        let must_queue = self.work.must_queue(link.input.debt(), self.held.len());
+        if link.is_open() && !link.input.is_held() && must_queue {
+            link.input.hold();
             self.held.push_back(conn);
         }
-        match link.phase {
-            Phase::Open | Phase::Moving(_) if link.transport.is_layered() => {
+        match link.phase() {
+            Phase::Open | Phase::Moving(_) if link.is_layered() => {
                 return self.decode(service, conn, bytes);
             }
-            Phase::Open if !link.held => {}
-            Phase::Open | Phase::Moving(_) => return link.partial.extend_from_slice(bytes),
+            Phase::Open if !link.input.is_held() => {}
+            Phase::Open | Phase::Moving(_) => return link.input.append(bytes),
             Phase::Free | Phase::Closing | Phase::Lingering => return,
         }
         let share = self.work.share(self.held.len() + 1);
-        if link.partial.is_empty() {
+        if link.input.is_empty() {
             self.offer(service, conn, bytes, share);
         } else {
-            let mut input = std::mem::take(&mut link.partial);
+            let mut input = link.input.take();
             input.extend_from_slice(bytes);
             self.offer(service, conn, &input, share);
         }
@@ -186,7 +198,7 @@ impl<M: Send + 'static> Detached<M> {
     /// Feeds bytes that a layer must decode.
     fn decode(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
         let input = self.links.decode(conn.slot, bytes);
-        self.work.charge(self.links.slots[conn.slot()].transport.take_charge());
+        self.work.charge(self.links.slot_mut(conn.slot).take_charge());
         if let Some(input) = input {
             let share = self.work.share(self.held.len() + 1);
             self.offer(service, conn, &input, share);
@@ -214,15 +226,14 @@ impl<M: Send + 'static> Detached<M> {
                 break;
             }
             let Some(conn) = self.held.pop_front() else { break };
-            let Some(link) = self.links.get_mut(conn).filter(|link| link.phase == Phase::Open) else {
+            let Some(link) = self.links.get_mut(conn).filter(|link| link.is_open()) else {
                 continue;
             };
-            let Some(allowance) = pay_debt(&mut link.debt, share) else {
+            let Some(allowance) = link.input.end_hold(share) else {
                 self.held.push_back(conn);
                 continue;
             };
-            link.held = false;
-            let input = std::mem::take(&mut link.partial);
+            let input = link.input.take();
             self.offer(service, conn, &input, allowance);
             self.note_stream_end(conn);
             return Some(conn);
@@ -232,7 +243,7 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Whether the service holds the input of a connection.
     pub fn is_held(&self, conn: ConnId) -> bool {
-        self.links.get(conn).is_some_and(|link| link.held)
+        self.links.get(conn).is_some_and(|link| link.input.is_held())
     }
 
     /// Number of held connections, including ones that have closed since.
@@ -246,10 +257,10 @@ impl<M: Send + 'static> Detached<M> {
         let debt = self.work.end_offer(&offer);
         let rest = &input[received.consumed..];
         if let Some(link) = self.links.get_mut(conn) {
-            link.debt = debt;
-            link.partial.extend_from_slice(rest);
+            link.input.end_offer(received.next_len, debt);
+            link.input.keep_rest(rest);
             if received.hold {
-                link.held = true;
+                link.input.hold();
                 self.held.push_back(conn);
             }
             self.links.count_memory(conn.slot);
@@ -258,12 +269,12 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Number of unconsumed input bytes of a connection.
     pub fn unconsumed(&self, conn: ConnId) -> usize {
-        self.links.get(conn).map_or(0, |link| link.partial.len())
+        self.links.get(conn).map_or(0, |link| link.input.len())
     }
 
     /// Target shard of a hand-over in this turn.
     pub fn bound_for(&self, conn: ConnId) -> Option<usize> {
-        match self.links.get(conn)?.phase {
+        match self.links.get(conn)?.phase() {
             Phase::Moving(shard) => Some(usize::from(shard)),
             _ => None,
         }
@@ -276,12 +287,12 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Closes a connection from the peer's side. Returns its unsent output, up to the first file that cannot be read.
     pub fn hang_up(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) -> Vec<u8> {
-        if self.links.get(conn).is_none_or(|link| link.phase != Phase::Open) {
+        if self.links.get(conn).is_none_or(|link| !link.is_open()) {
             return Vec::new();
         }
         service.closed(&mut self.io(), conn);
         let mut unsent = Vec::new();
-        if let Err(error) = self.links.slots[conn.slot()].drain_to(&mut unsent) {
+        if let Err(error) = self.links.slot_mut(conn.slot).drain_to(&mut unsent) {
             log_failure(&error);
         }
         self.stalled.retain(|known| *known != conn);
@@ -300,11 +311,8 @@ impl<M: Send + 'static> Detached<M> {
     /// Makes the peer of a connection read again.
     pub fn resume(&mut self, conn: ConnId) {
         self.stalled.retain(|known| *known != conn);
-        if let Some(link) = self.links.get_mut(conn)
-            && !link.dirty
-        {
-            link.dirty = true;
-            self.links.dirty.push(conn.slot);
+        if self.links.get(conn).is_some() {
+            self.links.mark_dirty(conn.slot);
         }
     }
 
@@ -315,7 +323,7 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Whether another turn is required immediately.
     pub fn wants_turn(&self) -> bool {
-        self.links.turn_requested
+        self.links.is_turn_requested()
             || self.work.has_mail
             || !self.due.is_empty()
             || !self.drained.is_empty()
@@ -339,11 +347,10 @@ impl<M: Send + 'static> Detached<M> {
                 self.mailboxes.deliver(self.shard, to, &mut self.outbox[to]);
             }
         }
-        let mut dirty = std::mem::take(&mut self.links.dirty);
+        let mut dirty = self.links.take_dirty();
         dirty.retain(|slot| !self.flush(service, *slot, &mut take));
-        dirty.append(&mut self.links.dirty);
-        self.links.dirty = dirty;
-        self.links.quickack.clear();
+        self.links.return_dirty(dirty);
+        drop(self.links.drain_quickacks());
         self.close_pending(&mut take);
         self.memory.set_connections(self.links.memory());
     }
@@ -356,15 +363,14 @@ impl<M: Send + 'static> Detached<M> {
         take: &mut impl FnMut(ConnId, &[u8]),
     ) -> bool {
         let conn = self.links.id(slot);
-        let link = &mut self.links.slots[slot as usize];
-        let is_stalled = link.phase == Phase::Open && self.stalled.contains(&conn);
+        let link = self.links.slot_mut(slot);
+        let is_stalled = link.is_open() && self.stalled.contains(&conn);
         if is_stalled {
             self.links.flushed(slot, 0, self.clock.now_ms);
             self.links.count_memory(slot);
             return false;
         }
-        link.dirty = false;
-        if link.phase == Phase::Free || link.holds_output {
+        if !link.begin_flush() {
             self.links.count_memory(slot);
             return true;
         }
@@ -388,9 +394,7 @@ impl<M: Send + 'static> Detached<M> {
             // The layer's handshake is not complete.
             return self.links.count_memory(conn.slot);
         }
-        let link = &mut self.links.slots[conn.slot()];
-        link.reclaim_buffers(&mut self.links.pool);
-        if std::mem::take(&mut link.congested) {
+        if self.links.drained(conn.slot) {
             self.drained.push(conn);
         }
         self.links.count_memory(conn.slot);
@@ -398,7 +402,7 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Closes a connection whose output cannot be read from its file.
     fn failed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) {
-        if self.links.slots[conn.slot()].phase == Phase::Open {
+        if self.links.slot_mut(conn.slot).is_open() {
             service.closed(&mut self.io(), conn);
             self.links.release(conn.slot);
         }
@@ -406,16 +410,14 @@ impl<M: Send + 'static> Detached<M> {
     }
 
     fn close_pending(&mut self, take: &mut impl FnMut(ConnId, &[u8])) {
-        for slot in std::mem::take(&mut self.links.pending_close) {
+        for slot in self.links.take_pending_close() {
             let conn = self.links.id(slot);
-            let link = &mut self.links.slots[slot as usize];
-            if let Phase::Moving(to) = link.phase {
-                let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
-                let transport = std::mem::take(&mut link.transport);
-                let baggage = link.baggage.take();
-                let to = usize::from(to);
-                self.departures.push(Departure { conn, to, input, protocol, transport, baggage });
-            } else if link.transport.end_output() {
+            let link = self.links.slot_mut(slot);
+            if let Phase::Moving(to) = link.phase() {
+                let (to, mut link) = (usize::from(to), link.take_moved());
+                let input = std::mem::take(&mut link.input);
+                self.departures.push(Departure { conn, to, input, link });
+            } else if link.end_output() {
                 self.written.clear();
                 if let Err(error) = link.drain_to(&mut self.written) {
                     log_failure(&error);
@@ -433,7 +435,7 @@ impl<M: Send + 'static> Detached<M> {
     pub fn begin_turn(&mut self, service: &mut impl Service<Mail = M>, clock: Clock) {
         debug_assert!(clock.now_ms >= self.clock.now_ms, "time must not go back");
         self.clock = clock;
-        self.links.turn_requested = false;
+        self.links.take_turn_request();
         self.work.begin_turn();
         self.memory.begin_turn(clock.now_ms);
         service.turn_begins(&mut self.io());

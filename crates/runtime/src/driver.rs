@@ -18,13 +18,13 @@ use mio::{Events, Poll, Token};
 
 use self::drain::Drain;
 use self::handshakes::{HandshakeLimits, Handshakes};
-use self::input::{Held, READ_BUFFER_BYTES};
+use self::input::Held;
 use self::linger::Lingering;
 use self::proxied::{FIRST_PROXIED, Proxied};
 use crate::accept::{Arrivals, Listener};
 use crate::admission::Admission;
 use crate::io::{Clock, Io, IoStats};
-use crate::links::{ConnId, Links, Phase};
+use crate::links::{ConnId, Links, READ_BUFFER_BYTES};
 use crate::listener::LISTENERS_MAX;
 use crate::mailbox::{Mailboxes, Mails};
 use crate::memory::{MemoryBudget, ShardMemory};
@@ -147,7 +147,7 @@ impl<S: Service> Driver<S> {
         let shards = common.mailboxes.shards();
         // Run the first turn immediately: the service may set timers.
         let mut links = Links::default();
-        links.turn_requested = true;
+        links.request_turn();
         let core = Core {
             shard,
             clock: Clock::default(),
@@ -284,7 +284,7 @@ impl<S: Service> Driver<S> {
         }
         let read_again = std::mem::take(&mut self.read_again);
         for slot in std::mem::take(&mut self.unread).into_iter().chain(read_again) {
-            self.core.links.slots[slot as usize].reads_later = false;
+            self.core.links.slot_mut(slot).input.read_now();
             self.read_in_turn(slot);
         }
         for event in events {
@@ -316,7 +316,7 @@ impl<S: Service> Driver<S> {
 
     /// How long the poll may block.
     fn poll_timeout(&mut self) -> Option<Duration> {
-        let turn_requested = std::mem::take(&mut self.core.links.turn_requested);
+        let turn_requested = self.core.links.take_turn_request();
         if turn_requested
             || !self.read_again.is_empty()
             || !self.unread.is_empty()
@@ -324,7 +324,7 @@ impl<S: Service> Driver<S> {
             || !self.drained.is_empty()
             || !self.due.is_empty()
             || self.core.work.has_mail
-            || !self.core.links.dirty.is_empty()
+            || self.core.links.has_dirty()
         {
             return Some(Duration::ZERO);
         }
@@ -365,10 +365,7 @@ impl<S: Service> Driver<S> {
             return self.read_header(token.0 - FIRST_PROXIED);
         }
         let slot = token.0 as u32;
-        let Some(link) = self.core.links.slots.get_mut(token.0).filter(|link| link.phase != Phase::Free)
-        else {
-            return;
-        };
+        let Some(link) = self.core.links.at(token.0) else { return };
         if event.is_writable() && link.has_pending() {
             self.core.links.mark_dirty(slot);
         }

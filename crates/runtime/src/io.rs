@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 
-use crate::links::{ConnId, Links, Phase};
+use crate::links::{ConnId, Link, Links};
 use crate::mailbox::MailboxStatus;
 use crate::memory::{MemoryPressure, ShardMemory};
 use crate::output::Output;
@@ -104,25 +104,21 @@ impl<M> Io<'_, M> {
     /// Holds back the connection's pending and future output until [`Io::release_output`].
     pub fn hold_output(&mut self, conn: ConnId) {
         if let Some(link) = self.links.get_mut(conn) {
-            link.holds_output = true;
+            link.output.hold();
         }
     }
 
     /// Releases held output. It is flushed at the end of the turn.
     pub fn release_output(&mut self, conn: ConnId) {
-        if let Some(link) = self.links.get_mut(conn)
-            && std::mem::take(&mut link.holds_output)
-        {
+        if self.links.get_mut(conn).is_some_and(|link| link.output.end_hold()) {
             self.links.mark_dirty(conn.slot);
         }
     }
 
     /// Discards held output and stops holding.
     pub fn discard_output(&mut self, conn: ConnId) {
-        if let Some(link) = self.links.get_mut(conn)
-            && std::mem::take(&mut link.holds_output)
-        {
-            link.output.clear();
+        if let Some(link) = self.links.get_mut(conn) {
+            link.output.discard_held();
         }
     }
 
@@ -138,15 +134,17 @@ impl<M> Io<'_, M> {
     pub fn has_ample_room(&mut self, conn: ConnId) -> bool {
         let shift = 1 + self.limit_shift();
         let Some(link) = self.links.get_mut(conn) else { return false };
-        let is_ample = has_room(&link.output, shift);
-        link.congested |= !is_ample;
+        let is_ample = has_room(link.output.pending(), shift);
+        if !is_ample {
+            link.output.set_congested();
+        }
         is_ample
     }
 
     /// Whether the output is congested: [`Io::output_if_room`] would return `None`.
     pub fn is_congested(&self, conn: ConnId) -> bool {
         let shift = self.limit_shift();
-        self.links.get(conn).is_some_and(|link| !has_room(&link.output, shift))
+        self.links.get(conn).is_some_and(|link| !has_room(link.output.pending(), shift))
     }
 
     /// By how many bits the high-water marks are lower: when memory runs out, slow readers get a quarter.
@@ -157,12 +155,12 @@ impl<M> Io<'_, M> {
     /// Whether output is pending and the peer has not read for a while. `true` for a closed connection.
     pub fn is_stalled(&self, conn: ConnId) -> bool {
         let is_late = |last_progress_ms: u64| self.clock.now_ms >= last_progress_ms + STALLED_MS;
-        self.links.get(conn).is_none_or(|link| link.unsent_bytes.is_some() && is_late(link.last_progress_ms))
+        self.links.get(conn).is_none_or(|link| link.output.waits_since_ms().is_some_and(is_late))
     }
 
     /// Pending output in memory over all connections of this shard, bytes.
     pub fn backlog_bytes(&self) -> u64 {
-        self.links.backlog_bytes
+        self.links.backlog_bytes()
     }
 
     /// Number of connections of this shard.
@@ -173,43 +171,35 @@ impl<M> Io<'_, M> {
     /// Address of the peer, or of the client that a proxy has named, available only during
     /// [`Service::accepted`](crate::Service::accepted). `None` for a Unix socket, or under a driver without sockets.
     pub fn peer(&self) -> Option<IpAddr> {
-        self.links.accepting_peer
+        self.links.accepting_peer()
     }
 
     /// Address of the peer of a connection, also after it was accepted. `None` if the connection is closed, or under a
     /// driver without sockets.
     pub fn peer_address(&self, conn: ConnId) -> Option<IpAddr> {
-        self.links.get(conn)?.permit.as_ref()?.peer()
+        self.links.get(conn)?.peer()
     }
 
     /// What a proxy has said about the client of a connection; `None` without a proxy.
     pub fn proxied_client(&self, conn: ConnId) -> Option<&ProxiedClient> {
-        self.links.get(conn)?.permit.as_ref()?.client()
+        self.links.get(conn)?.proxied_client()
     }
 
     /// Whether the connection is open.
     pub fn is_open(&self, conn: ConnId) -> bool {
-        self.links.get(conn).is_some_and(|link| link.phase == Phase::Open)
+        self.links.get(conn).is_some_and(Link::is_open)
     }
 
     /// Sends a TCP ACK immediately, although no data is sent in response. A peer with Nagle's algorithm (RFC 896) holds
     /// back its next small write until the ACK, which the kernel otherwise delays by some 40 ms.
     pub fn confirm_receipt(&mut self, conn: ConnId) {
-        if self.links.get(conn).is_some() {
-            self.links.quickack.push(conn.slot);
-        }
+        self.links.request_quickack(conn);
     }
 
     /// Closes a connection after its output is flushed; held output is discarded. The service receives no more calls
     /// for it.
     pub fn close(&mut self, conn: ConnId) {
-        self.discard_output(conn);
-        if let Some(link) = self.links.get_mut(conn)
-            && link.phase == Phase::Open
-        {
-            link.phase = Phase::Closing;
-            self.links.pending_close.push(conn.slot);
-        }
+        self.links.close(conn);
     }
 
     /// Whether a connection has pending output.
@@ -220,30 +210,22 @@ impl<M> Io<'_, M> {
     /// Moves a connection to another shard, where it is accepted again and offered all unconsumed input. It must have
     /// no pending output. The service on this shard receives no more calls for it.
     pub fn hand_over(&mut self, conn: ConnId, shard: usize) {
-        if let Some(link) = self.links.get_mut(conn)
-            && link.phase == Phase::Open
-        {
-            debug_assert!(link.output.is_empty());
-            link.phase = Phase::Moving(shard as u16);
-            self.links.pending_close.push(conn.slot);
-        }
+        self.links.hand_over(conn, shard);
     }
 
     /// As [`Io::hand_over`], with what the service there needs to know of the connection: it takes that with
     /// [`Io::take_baggage`] when it accepts the connection.
     pub fn hand_over_with(&mut self, conn: ConnId, shard: usize, baggage: Box<dyn Any + Send>) {
         self.hand_over(conn, shard);
-        if let Some(link) = self.links.get_mut(conn)
-            && matches!(link.phase, Phase::Moving(_))
-        {
-            link.baggage = Some(baggage);
+        if let Some(link) = self.links.get_mut(conn) {
+            link.set_baggage(baggage);
         }
     }
 
     /// What the service of another shard has handed over with a connection, available only during
     /// [`Service::accepted`](crate::Service::accepted).
     pub fn take_baggage(&mut self) -> Option<Box<dyn Any + Send>> {
-        self.links.accepting_baggage.take()
+        self.links.take_baggage()
     }
 
     /// Sends a message to another shard at the end of the turn. Messages to one shard stay in order.
@@ -295,7 +277,7 @@ impl<M> Io<'_, M> {
 
     /// Requests another turn immediately, without waiting for events.
     pub fn request_turn(&mut self) {
-        self.links.turn_requested = true;
+        self.links.request_turn();
     }
 
     /// Schedules [`Service::timer`](crate::Service::timer) with `token` at [`Clock::now_ms`] = `at_ms`, or a few ms

@@ -29,7 +29,7 @@
 //! | `admission.rs`, `rate.rs` | limits of the number of connections, and of new ones per second |
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `layer.rs`, `stacked.rs`, `frame.rs` | the interface of a layer; a layer above another one; output behind headers |
-//! | `links.rs` | connection slots |
+//! | `links.rs` | connection slots; its folder has a connection, its input, its output |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
 //! | `shared.rs` | bytes that many outputs share |

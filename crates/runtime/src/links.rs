@@ -1,17 +1,22 @@
-//! Connection slots: the state of each connection of a shard, except its socket.
+//! The connections of a shard, in slots.
 //!
 //! A slot is reused after its connection is closed. The generation in [`ConnId`] makes stale identifiers resolve to
-//! nothing. The lists in [`Links`] collect the connections that need work at the end of the turn.
+//! nothing. The lists in [`Links`] collect the connections that need work at the end of the turn. Sums over all
+//! connections, of unsent output, of memory and of handshakes, are kept as each connection changes, so that reading
+//! them costs nothing.
 
-use std::any::Any;
-use std::io;
 use std::net::IpAddr;
 
+pub(crate) use self::input::READ_BUFFER_BYTES;
+pub(crate) use self::link::{Baggage, Link, MovedLink, Phase};
 use crate::admission::Permit;
-use crate::file::Sink;
 use crate::listener::ProtocolTag;
-use crate::output::{BufferPool, Flushed, Output};
+use crate::output::{BufferPool, Output};
 use crate::transport::Transport;
+
+mod input;
+mod link;
+mod output;
 
 /// Identifier of a connection within its shard. A reused slot has another generation, so a stale identifier resolves
 /// to nothing.
@@ -38,205 +43,111 @@ impl ConnId {
     }
 }
 
-/// What a service hands over with a connection to its counterpart on another shard.
-pub(crate) type Baggage = Option<Box<dyn Any + Send>>;
-
-/// Life cycle phase of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// The slot is unused.
-    Free,
-    Open,
-    /// Closed by the service: pending output is still sent, input is discarded.
-    Closing,
-    /// The write side is shut down, or will be once the output is sent. The peer has a grace period to read it.
-    Lingering,
-    /// Being handed over to this shard.
-    Moving(u16),
-}
-
-#[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent flags of a connection")]
-pub(crate) struct Link {
-    pub(crate) generation: u32,
-    pub(crate) phase: Phase,
-    /// Protocol of the listener that accepted it.
-    pub(crate) protocol: ProtocolTag,
-    pub(crate) dirty: bool,
-    /// Output is held until the service releases it.
-    pub(crate) holds_output: bool,
-    /// Output passed the high-water mark; `drained` is called once it has drained.
-    pub(crate) congested: bool,
-    /// In the driver's queue of held connections; its socket is not read.
-    pub(crate) held: bool,
-    /// The handshake of its transport is not complete.
-    pub(crate) is_handshaking: bool,
-    /// In the driver's list of sockets to read in the next turn.
-    pub(crate) reads_later: bool,
-    /// Work done beyond the connection's share, units.
-    pub(crate) debt: u32,
-    /// Output in memory after the last flush, as counted in [`Links::backlog_bytes`]; `None` if no output was left, not
-    /// even in files.
-    pub(crate) unsent_bytes: Option<u32>,
-    /// Memory of its buffers, as counted in [`Links::memory`].
-    charged_bytes: usize,
-    /// When the socket last accepted output.
-    pub(crate) last_progress_ms: u64,
-    /// Its share in the counts of open connections; `None` without a socket.
-    pub(crate) permit: Option<Permit>,
-    /// Input that may still be read and discarded while it lingers, bytes.
-    pub(crate) linger_bytes: u32,
-    /// Length of the packet at the start of `partial`, if known.
-    pub(crate) next_len: u32,
-    pub(crate) transport: Transport,
-    pub(crate) output: Output,
-    /// Unconsumed input: part of a packet, or the input of a held connection.
-    pub(crate) partial: Vec<u8>,
-    /// What its service hands over with it.
-    pub(crate) baggage: Baggage,
-}
-
-impl Link {
-    /// Whether bytes wait for the socket, encoded or not.
-    #[inline]
-    pub(crate) fn has_pending(&self) -> bool {
-        !self.output.is_empty() || self.transport.pending() > 0
-    }
-
-    /// Whether the peer has ended the layer's stream, the service was offered all input before it, and does not know.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.phase == Phase::Open && !self.held && self.transport.input_has_ended()
-    }
-
-    /// Returns the buffers to the pool when nothing is left to send.
-    #[inline]
-    pub(crate) fn reclaim_buffers(&mut self, pool: &mut BufferPool) {
-        pool.reclaim(&mut self.output);
-        self.transport.reclaim(pool);
-    }
-
-    /// Writes as much as the socket accepts.
-    ///
-    /// # Errors
-    /// As for [`Output::write_to`].
-    #[inline]
-    pub(crate) fn write_to(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
-        self.transport.write(&mut self.output, socket, calls)
-    }
-
-    /// Writes everything that may leave to a vector and returns the number of bytes.
-    ///
-    /// # Errors
-    /// As for [`Output::write_to`].
-    pub(crate) fn drain_to(&mut self, sink: &mut Vec<u8>) -> io::Result<usize> {
-        let before = sink.len();
-        while self.write_to(sink, &mut 0)?.yields {}
-        Ok(sink.len() - before)
-    }
-}
-
 /// All connections of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    pub(crate) slots: Vec<Link>,
+    slots: Vec<Link>,
     free: Vec<u32>,
-    pub(crate) dirty: Vec<u32>,
-    pub(crate) pool: BufferPool,
+    /// Connections with output to flush.
+    dirty: Vec<u32>,
+    pool: BufferPool,
     /// Connections closed or handed over in this turn.
-    pub(crate) pending_close: Vec<u32>,
+    pending_close: Vec<u32>,
     /// Pending output in memory of all connections after their last flush, bytes.
-    pub(crate) backlog_bytes: u64,
+    backlog_bytes: u64,
     /// Memory of the buffers of all connections, bytes.
     charged_bytes: usize,
     /// Number of connections whose handshake is not complete.
-    pub(crate) handshaking: usize,
+    handshaking: usize,
     /// Connections that need an immediate TCP ACK.
-    pub(crate) quickack: Vec<u32>,
+    quickack: Vec<u32>,
     /// The service requested another turn.
-    pub(crate) turn_requested: bool,
-    /// Peer address of the connection passed to `accepted`.
-    pub(crate) accepting_peer: Option<IpAddr>,
-    /// What another shard has handed over with the connection passed to `accepted`.
-    pub(crate) accepting_baggage: Baggage,
+    turn_requested: bool,
+    accepting: Accepting,
+}
+
+/// What is known of the connection that is passed to `accepted`, during that call.
+#[derive(Debug, Default)]
+struct Accepting {
+    peer: Option<IpAddr>,
+    /// What another shard has handed over with it.
+    baggage: Baggage,
 }
 
 impl Links {
     pub(crate) fn open(&mut self) -> ConnId {
         if let Some(slot) = self.free.pop() {
             let link = &mut self.slots[slot as usize];
-            link.phase = Phase::Open;
-            return ConnId { slot, generation: link.generation };
+            link.reopen();
+            return ConnId { slot, generation: link.generation() };
         }
         let slot = self.slots.len() as u32;
-        self.slots.push(Link {
-            generation: 1,
-            phase: Phase::Open,
-            protocol: ProtocolTag::default(),
-            dirty: false,
-            holds_output: false,
-            congested: false,
-            held: false,
-            is_handshaking: false,
-            reads_later: false,
-            debt: 0,
-            unsent_bytes: None,
-            charged_bytes: 0,
-            last_progress_ms: 0,
-            permit: None,
-            linger_bytes: 0,
-            next_len: 0,
-            transport: Transport::Plain,
-            output: Output::default(),
-            partial: Vec::new(),
-            baggage: None,
-        });
-        ConnId { slot, generation: 1 }
+        let link = Link::new();
+        let conn = ConnId { slot, generation: link.generation() };
+        self.slots.push(link);
+        conn
     }
 
     /// Frees the slot and invalidates the connection's identifier.
     pub(crate) fn release(&mut self, slot: u32) {
         self.end_handshake(slot);
-        let link = &mut self.slots[slot as usize];
-        debug_assert_ne!(link.phase, Phase::Free);
-        link.phase = Phase::Free;
-        link.generation = link.generation.wrapping_add(1);
-        link.holds_output = false;
-        link.congested = false;
-        link.held = false;
-        link.debt = 0;
-        link.permit = None;
-        link.next_len = 0;
-        self.backlog_bytes -= link.unsent_bytes.take().map_or(0, u64::from);
-        link.transport = Transport::Plain;
-        link.output = Output::default();
-        link.partial = Vec::new();
-        link.baggage = None;
-        self.charged_bytes -= std::mem::take(&mut link.charged_bytes);
+        let (unsent_bytes, charged_bytes) = self.slots[slot as usize].release();
+        self.backlog_bytes -= unsent_bytes;
+        self.charged_bytes -= charged_bytes;
         self.free.push(slot);
     }
 
     pub(crate) fn get(&self, conn: ConnId) -> Option<&Link> {
         let link = self.slots.get(conn.slot())?;
-        (link.phase != Phase::Free && link.generation == conn.generation).then_some(link)
+        (!link.is_free() && link.generation() == conn.generation).then_some(link)
     }
 
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Link> {
         let link = self.slots.get_mut(conn.slot())?;
-        (link.phase != Phase::Free && link.generation == conn.generation).then_some(link)
+        (!link.is_free() && link.generation() == conn.generation).then_some(link)
+    }
+
+    /// The connection in a slot, or the last one that was.
+    #[inline]
+    pub(crate) fn slot_mut(&mut self, slot: u32) -> &mut Link {
+        &mut self.slots[slot as usize]
+    }
+
+    /// The connection in a slot, if there is one.
+    pub(crate) fn at(&self, slot: usize) -> Option<&Link> {
+        self.slots.get(slot).filter(|link| !link.is_free())
     }
 
     pub(crate) fn id(&self, slot: u32) -> ConnId {
-        ConnId { slot, generation: self.slots[slot as usize].generation }
+        ConnId { slot, generation: self.slots[slot as usize].generation() }
+    }
+
+    /// Sets what is known of the connection that is passed to `accepted` next, and its share in the counts.
+    pub(crate) fn begin_accept(&mut self, slot: u32, permit: Option<Permit>, baggage: Baggage) {
+        self.accepting = Accepting { peer: permit.as_ref().and_then(Permit::peer), baggage };
+        self.slots[slot as usize].set_permit(permit);
+    }
+
+    /// `accepted` has returned.
+    pub(crate) fn end_accept(&mut self) {
+        self.accepting = Accepting::default();
+    }
+
+    /// Address of the peer of the connection that is passed to `accepted`.
+    pub(crate) fn accepting_peer(&self) -> Option<IpAddr> {
+        self.accepting.peer
+    }
+
+    /// What another shard has handed over with the connection that is passed to `accepted`.
+    pub(crate) fn take_baggage(&mut self) -> Baggage {
+        self.accepting.baggage.take()
     }
 
     /// Sets the protocol and transport of a connection that was just opened. A layer that another shard handed over may
     /// have bytes to send.
     pub(crate) fn set_transport(&mut self, slot: u32, protocol: ProtocolTag, transport: Transport) {
         let link = &mut self.slots[slot as usize];
-        link.protocol = protocol;
-        link.transport = transport;
-        link.is_handshaking = link.transport.is_handshaking();
-        self.handshaking += usize::from(link.is_handshaking);
+        self.handshaking += usize::from(link.set_transport(protocol, transport));
         if link.has_pending() {
             self.mark_dirty(slot);
         }
@@ -246,38 +157,66 @@ impl Links {
     /// it than before and the service may be offered it; otherwise retains it.
     pub(crate) fn decode(&mut self, slot: u32, received: &[u8]) -> Option<Vec<u8>> {
         let link = &mut self.slots[slot as usize];
-        let rest_len = link.partial.len();
-        link.transport.receive(received, &mut link.partial);
-        if link.is_handshaking && !link.transport.is_handshaking() {
-            self.end_handshake(slot);
-        }
-        let link = &mut self.slots[slot as usize];
-        let takes_input = link.phase == Phase::Open && !link.held && link.partial.len() > rest_len;
-        let input = takes_input.then(|| std::mem::take(&mut link.partial));
-        self.count_memory(slot);
-        let link = &mut self.slots[slot as usize];
+        let (has_more, handshake_ends) = link.decode(received);
+        let takes_input = has_more && link.is_open() && !link.input.is_held();
+        let input = takes_input.then(|| link.input.take());
         // The layer may have responded, or have completed the handshake that output waited for.
         if link.has_pending() {
             self.mark_dirty(slot);
         }
+        if handshake_ends {
+            self.end_handshake(slot);
+        }
+        self.count_memory(slot);
         input
+    }
+
+    /// Number of connections whose handshake is not complete.
+    pub(crate) fn handshaking(&self) -> usize {
+        self.handshaking
     }
 
     /// Counts a connection no more as one in its handshake.
     pub(crate) fn end_handshake(&mut self, slot: u32) {
-        let link = &mut self.slots[slot as usize];
-        self.handshaking -= usize::from(std::mem::take(&mut link.is_handshaking));
+        self.handshaking -= usize::from(self.slots[slot as usize].end_handshake());
+    }
+
+    /// Closes a connection after its output is flushed; held output is discarded.
+    pub(crate) fn close(&mut self, conn: ConnId) {
+        let Some(link) = self.get_mut(conn) else { return };
+        link.output.discard_held();
+        if link.is_open() {
+            link.close();
+            self.pending_close.push(conn.slot);
+        }
     }
 
     /// Closes a connection whose peer has ended the layer's stream. Output that is not encoded yet is discarded.
     pub(crate) fn close_ended(&mut self, slot: u32) {
         let link = &mut self.slots[slot as usize];
-        debug_assert_eq!(link.phase, Phase::Open);
-        link.phase = Phase::Closing;
-        link.holds_output = false;
-        link.output = Output::default();
-        link.partial = Vec::new();
+        link.close();
+        link.output.discard();
+        drop(link.input.take());
         self.pending_close.push(slot);
+    }
+
+    /// Hands a connection over to another shard at the end of the turn.
+    pub(crate) fn hand_over(&mut self, conn: ConnId, shard: usize) {
+        if let Some(link) = self.get_mut(conn).filter(|link| link.is_open()) {
+            link.move_to(shard);
+            self.pending_close.push(conn.slot);
+        }
+    }
+
+    /// Takes the connections closed or handed over in this turn.
+    pub(crate) fn take_pending_close(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.pending_close)
+    }
+
+    /// Lets a closed connection linger: up to `bytes` of input are read and discarded.
+    pub(crate) fn linger(&mut self, slot: u32, bytes: u32) {
+        self.end_handshake(slot);
+        self.slots[slot as usize].linger(bytes);
     }
 
     /// The output of an open connection, which the end of the turn flushes. `None` for another connection, and if
@@ -290,27 +229,41 @@ impl Links {
     ) -> Option<&mut Output> {
         let Self { slots, dirty, pool, .. } = self;
         let link = slots.get_mut(conn.slot())?;
-        if link.phase != Phase::Open || link.generation != conn.generation {
+        if !link.is_open() || link.generation() != conn.generation {
             return None;
         }
-        if !has_room(&link.output) {
-            link.congested = true;
+        let output = &mut link.output;
+        if !has_room(output.pending()) {
+            output.set_congested();
             return None;
         }
-        if !std::mem::replace(&mut link.dirty, true) {
+        if output.mark_dirty() {
             dirty.push(conn.slot);
         }
-        pool.assign_buffer(&mut link.output);
-        Some(&mut link.output)
+        Some(output.append_with(pool))
     }
 
     /// Schedules a flush of the connection's output at the end of the turn.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        let link = &mut self.slots[slot as usize];
-        if !std::mem::replace(&mut link.dirty, true) {
+        if self.slots[slot as usize].output.mark_dirty() {
             self.dirty.push(slot);
         }
+    }
+
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Takes the connections with output to flush.
+    pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Puts back those that are still to be flushed, before those that were added meanwhile.
+    pub(crate) fn return_dirty(&mut self, mut dirty: Vec<u32>) {
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
     }
 
     /// Updates the backlog after a flush. Returns whether bytes still wait for the socket.
@@ -318,10 +271,10 @@ impl Links {
     pub(crate) fn flushed(&mut self, slot: u32, written: usize, now_ms: u64) -> bool {
         let link = &mut self.slots[slot as usize];
         if written > 0 {
-            link.last_progress_ms = now_ms;
+            link.output.note_progress(now_ms);
         }
         // Most flushes leave nothing behind, as did the one before.
-        if link.unsent_bytes.is_none() && !link.has_pending() {
+        if !link.output.has_unsent() && !link.has_pending() {
             return false;
         }
         self.count_backlog(slot)
@@ -329,23 +282,31 @@ impl Links {
 
     fn count_backlog(&mut self, slot: u32) -> bool {
         let link = &mut self.slots[slot as usize];
-        let in_memory = link.output.pending_memory() + link.transport.pending();
-        let unsent = u32::try_from(in_memory).unwrap_or(u32::MAX);
-        let unsent_before = link.unsent_bytes.map_or(0, u64::from);
-        self.backlog_bytes = self.backlog_bytes + u64::from(unsent) - unsent_before;
-        let has_pending = in_memory + link.output.pending_files() > 0;
-        link.unsent_bytes = has_pending.then_some(unsent);
+        let before = link.output.unsent_bytes();
+        let has_pending = link.count_unsent();
+        self.backlog_bytes = self.backlog_bytes + link.output.unsent_bytes() - before;
         has_pending
+    }
+
+    /// Everything that a connection had to send has left: returns its buffers to the pool, and whether `drained` is to
+    /// be called.
+    #[inline]
+    pub(crate) fn drained(&mut self, slot: u32) -> bool {
+        let link = &mut self.slots[slot as usize];
+        link.reclaim_buffers(&mut self.pool);
+        link.output.end_congestion()
+    }
+
+    /// Pending output in memory over all connections, as of their last flush, bytes.
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        self.backlog_bytes
     }
 
     /// Counts the memory of a connection's buffers, which may have changed.
     #[inline]
     pub(crate) fn count_memory(&mut self, slot: u32) {
-        let link = &mut self.slots[slot as usize];
-        let bytes = link.partial.capacity() + link.output.memory() + link.transport.memory();
-        if bytes != link.charged_bytes {
-            self.charged_bytes = self.charged_bytes + bytes - link.charged_bytes;
-            link.charged_bytes = bytes;
+        if let Some((before, bytes)) = self.slots[slot as usize].count_memory() {
+            self.charged_bytes = self.charged_bytes + bytes - before;
         }
     }
 
@@ -356,5 +317,31 @@ impl Links {
 
     pub(crate) fn open_count(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Requests an immediate TCP ACK at the end of the turn.
+    pub(crate) fn request_quickack(&mut self, conn: ConnId) {
+        if self.get(conn).is_some() {
+            self.quickack.push(conn.slot);
+        }
+    }
+
+    /// Takes the connections that need an immediate TCP ACK.
+    pub(crate) fn drain_quickacks(&mut self) -> impl Iterator<Item = u32> {
+        self.quickack.drain(..)
+    }
+
+    /// Requests another turn immediately.
+    pub(crate) fn request_turn(&mut self) {
+        self.turn_requested = true;
+    }
+
+    pub(crate) fn is_turn_requested(&self) -> bool {
+        self.turn_requested
+    }
+
+    /// Returns whether another turn was requested, and forgets it.
+    pub(crate) fn take_turn_request(&mut self) -> bool {
+        std::mem::take(&mut self.turn_requested)
     }
 }

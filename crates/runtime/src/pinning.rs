@@ -17,7 +17,7 @@ const ONLINE_PATH: &str = "/sys/devices/system/cpu/online";
 /// Whether each shard is pinned to a core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
-    /// If the process has cores of its own, as [`Pinning::applies`] decides.
+    /// If the process has cores of its own, as `Pinning::applies` decides.
     #[default]
     Auto,
     /// Always.

@@ -6,7 +6,6 @@ use mio::{Interest, Token};
 
 use super::Driver;
 use crate::accept::{ACCEPTS_PER_TURN, Arrival};
-use crate::admission::Permit;
 use crate::service::Service;
 
 impl<S: Service> Driver<S> {
@@ -68,15 +67,12 @@ impl<S: Service> Driver<S> {
         if self.sockets.len() <= conn.slot() {
             self.sockets.resize_with(conn.slot() + 1, || None);
         }
-        self.core.links.accepting_peer = permit.as_ref().and_then(Permit::peer);
-        self.core.links.slots[conn.slot()].permit = permit;
-        self.core.links.accepting_baggage = baggage;
+        self.core.links.begin_accept(conn.slot, permit, baggage);
         self.sockets[conn.slot()] = Some(socket);
         self.core.links.set_transport(conn.slot, protocol, transport);
         self.begin_handshake(conn);
         self.service.accepted(&mut self.core.io(), conn, protocol);
-        self.core.links.accepting_peer = None;
-        self.core.links.accepting_baggage = None;
+        self.core.links.end_accept();
         if !input.is_empty() {
             self.offer(conn, input);
         }

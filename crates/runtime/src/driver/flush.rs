@@ -7,7 +7,7 @@ use rustix::net::sockopt;
 use super::Driver;
 use crate::accept::Arrival;
 use crate::file::log_failure;
-use crate::links::{ConnId, Phase};
+use crate::links::{ConnId, MovedLink, Phase};
 use crate::service::Service;
 
 /// Cost of a write, units.
@@ -21,7 +21,7 @@ impl<S: Service> Driver<S> {
     /// If many connections are left for the next turn, that one begins with others: whoever gets a short response does
     /// not wait until a message has been written to thousands of subscribers.
     pub(super) fn flush(&mut self) {
-        let mut dirty = std::mem::take(&mut self.core.links.dirty);
+        let mut dirty = self.core.links.take_dirty();
         let waiting = std::mem::take(&mut self.unflushed).min(dirty.len());
         self.core.work.begin_flush();
         let new = waiting + self.flush_some(&dirty[waiting..]);
@@ -32,8 +32,7 @@ impl<S: Service> Driver<S> {
         dirty.drain(..old);
         self.unflushed = dirty.len();
         // Those that have more to write, and receivers of wills of connections that failed.
-        dirty.append(&mut self.core.links.dirty);
-        self.core.links.dirty = dirty;
+        self.core.links.return_dirty(dirty);
     }
 
     /// Writes the output of connections until the share of this phase is used up. Returns the number of connections.
@@ -50,9 +49,8 @@ impl<S: Service> Driver<S> {
     #[inline]
     fn flush_one(&mut self, slot: u32) {
         let links = &mut self.core.links;
-        let link = &mut links.slots[slot as usize];
-        link.dirty = false;
-        let may_send = link.phase != Phase::Free && !link.holds_output;
+        let link = links.slot_mut(slot);
+        let may_send = link.begin_flush();
         let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_send) else {
             return links.count_memory(slot);
         };
@@ -61,18 +59,15 @@ impl<S: Service> Driver<S> {
                 self.core.work.charge(WRITE_UNITS + (flushed.bytes / BYTES_PER_UNIT) as u32);
                 self.core.stats.bytes_written += flushed.bytes as u64;
                 let has_pending = links.flushed(slot, flushed.bytes, self.core.clock.now_ms);
-                let link = &mut links.slots[slot as usize];
                 if flushed.yields {
-                    link.dirty = true;
-                    links.dirty.push(slot);
+                    links.mark_dirty(slot);
                 } else if !has_pending {
-                    link.reclaim_buffers(&mut links.pool);
-                    if link.phase == Phase::Lingering && socket.shutdown(Shutdown::Write).is_err() {
-                        self.read_again.push(slot);
+                    if links.drained(slot) {
+                        self.drained.push_back(links.id(slot));
                     }
-                    if link.congested {
-                        link.congested = false;
-                        self.drained.push_back(ConnId { slot, generation: link.generation });
+                    let is_lingering = links.slot_mut(slot).phase() == Phase::Lingering;
+                    if is_lingering && socket.shutdown(Shutdown::Write).is_err() {
+                        self.read_again.push(slot);
                     }
                 }
                 links.count_memory(slot);
@@ -82,14 +77,14 @@ impl<S: Service> Driver<S> {
                 let conn = links.id(slot);
                 self.peer_closed(conn);
                 // `closed` was called after the service's `turn_ends`, so run another turn.
-                self.core.links.turn_requested = true;
+                self.core.links.request_turn();
             }
         }
     }
 
     /// Sends the TCP ACKs that the service requested.
     pub(super) fn confirm_receipts(&mut self) {
-        for slot in self.core.links.quickack.drain(..) {
+        for slot in self.core.links.drain_quickacks() {
             if let Some(socket) = &self.sockets[slot as usize]
                 && let Err(error) = sockopt::set_tcp_quickack(socket, true)
             {
@@ -100,17 +95,17 @@ impl<S: Service> Driver<S> {
 
     /// Closes and hands over the connections that the service has released.
     pub(super) fn close_pending(&mut self) {
-        for slot in std::mem::take(&mut self.core.links.pending_close) {
-            let link = &mut self.core.links.slots[slot as usize];
+        for slot in self.core.links.take_pending_close() {
+            let link = self.core.links.slot_mut(slot);
             let Some(socket) = self.sockets[slot as usize].as_mut() else { continue };
-            match link.phase {
+            match link.phase() {
                 Phase::Free | Phase::Open | Phase::Lingering => {}
                 Phase::Closing => {
-                    let conn = ConnId { slot, generation: link.generation };
-                    link.partial = Vec::new();
+                    let conn = ConnId { slot, generation: link.generation() };
+                    drop(link.input.take());
                     // Closing with unread input would reset the connection and could destroy the last packet: shut down
                     // the write side, then read until the peer closes.
-                    if link.transport.end_output() {
+                    if link.end_output() {
                         // The next flush sends the end of the layer's stream and then shuts down.
                         self.core.links.mark_dirty(slot);
                     } else if link.output.is_empty() && socket.shutdown(Shutdown::Write).is_err() {
@@ -120,9 +115,7 @@ impl<S: Service> Driver<S> {
                     self.linger(conn);
                 }
                 Phase::Moving(shard) => {
-                    let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
-                    let transport = std::mem::take(&mut link.transport);
-                    let (permit, baggage) = (link.permit.take(), link.baggage.take());
+                    let MovedLink { permit, protocol, transport, input, baggage } = link.take_moved();
                     let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
                     self.core.links.release(slot);
                     self.core.common.arrivals.connection_closed(self.core.shard);
@@ -145,7 +138,7 @@ impl<S: Service> Driver<S> {
             if let Err(error) = self.poll.registry().deregister(&mut socket) {
                 log::debug!("cannot deregister a connection: {error}");
             }
-            if self.core.links.slots[slot as usize].phase == Phase::Lingering {
+            if self.core.links.slot_mut(slot).phase() == Phase::Lingering {
                 self.lingering.closed();
             }
             self.core.links.release(slot);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::Driver;
 use crate::admission::LogThrottle;
-use crate::links::ConnId;
+use crate::links::{ConnId, Link};
 use crate::service::Service;
 
 /// Limits of the handshakes of one shard.
@@ -44,7 +44,7 @@ impl Handshakes {
 impl<S: Service> Driver<S> {
     /// Notes a new connection, if its transport has a handshake.
     pub(super) fn begin_handshake(&mut self, conn: ConnId) {
-        if self.core.links.get(conn).is_some_and(|link| link.is_handshaking) {
+        if self.core.links.get(conn).is_some_and(Link::is_handshaking) {
             let until_ms = self.core.clock.now_ms + self.handshake_limits.timeout_ms;
             self.handshakes.queue.push_back((conn, until_ms));
         }
@@ -52,10 +52,10 @@ impl<S: Service> Driver<S> {
 
     /// Reads a connection that has input, at once or, in its handshake, after the others.
     pub(super) fn read_in_turn(&mut self, slot: u32) {
-        let link = &mut self.core.links.slots[slot as usize];
-        if !link.is_handshaking {
+        let link = self.core.links.slot_mut(slot);
+        if !link.is_handshaking() {
             self.read(slot);
-        } else if !std::mem::replace(&mut link.reads_later, true) {
+        } else if link.input.read_later() {
             self.handshakes.unread.push_back(slot);
         }
     }
@@ -66,7 +66,7 @@ impl<S: Service> Driver<S> {
         while !self.core.work.is_phase_over()
             && let Some(slot) = self.handshakes.unread.pop_front()
         {
-            self.core.links.slots[slot as usize].reads_later = false;
+            self.core.links.slot_mut(slot).input.read_now();
             self.read(slot);
         }
     }
@@ -75,9 +75,9 @@ impl<S: Service> Driver<S> {
     pub(super) fn end_handshakes(&mut self) {
         let now_ms = self.core.clock.now_ms;
         while let Some((conn, until_ms)) = self.handshakes.queue.front().copied() {
-            if self.core.links.get(conn).is_some_and(|link| link.is_handshaking) {
+            if self.core.links.get(conn).is_some_and(Link::is_handshaking) {
                 let max = self.handshake_limits.max;
-                if now_ms < until_ms && self.core.links.handshaking <= max {
+                if now_ms < until_ms && self.core.links.handshaking() <= max {
                     break;
                 }
                 if let Some(count) = self.handshakes.log.count(Instant::now()) {

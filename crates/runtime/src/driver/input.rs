@@ -8,18 +8,13 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use super::Driver;
-use crate::links::{ConnId, Link, Phase};
+use crate::links::{ConnId, Link, Phase, READ_BUFFER_BYTES};
 use crate::service::Service;
-use crate::work::pay_debt;
 
 /// Cost of a read, without the handling of what was read, units.
 pub(super) const READ_UNITS: u32 = 8;
 /// Bytes read for one unit more.
 const BYTES_PER_UNIT: usize = 512;
-/// Size from which on the memory of a packet grows fourfold, bytes.
-const LARGE_BYTES: usize = 1024 * 1024;
-/// Size of the read buffer that all connections of a shard share.
-pub(super) const READ_BUFFER_BYTES: usize = 128 * 1024;
 /// Maximum retry interval while no held connection makes progress, ms.
 const HELD_RETRY_MS_MAX: u64 = 8;
 
@@ -67,37 +62,31 @@ impl<S: Service> Driver<S> {
     /// Reads once from a connection and offers the input together with the unconsumed rest.
     pub(super) fn read(&mut self, slot: u32) {
         let Some(socket) = self.sockets.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        let link = &mut self.core.links.slots[slot as usize];
-        if link.held || matches!(link.phase, Phase::Moving(_)) {
+        let link = self.core.links.slot_mut(slot);
+        if link.input.is_held() || matches!(link.phase(), Phase::Moving(_)) {
             return;
         }
-        if link.phase != Phase::Open {
+        if !link.is_open() {
             return self.discard_input(slot);
         }
-        let conn = ConnId { slot, generation: link.generation };
+        let conn = ConnId { slot, generation: link.generation() };
         if self.core.work.is_phase_over() {
             return self.read_later(slot);
         }
-        if self.core.work.must_queue(link.debt, self.held.len()) {
-            link.held = true;
+        if self.core.work.must_queue(link.input.debt(), self.held.len()) {
+            link.input.hold();
             return self.held.add(conn);
         }
-        let is_layered = link.transport.is_layered();
+        let is_layered = link.is_layered();
         if is_layered && link.has_ended() {
             return self.close_ended(conn);
         }
         self.core.stats.reads += 1;
         self.core.work.charge(READ_UNITS);
-        let rest_len = if is_layered { 0 } else { link.partial.len() };
-        // A packet larger than the shared buffer is read in place; otherwise every read would copy it.
-        let in_place = rest_len + (link.next_len as usize) > READ_BUFFER_BYTES && rest_len > 0;
+        let rest_len = if is_layered { 0 } else { link.input.len() };
+        let in_place = !is_layered && link.input.reads_in_place();
         let (outcome, room) = if in_place {
-            let missing = (link.next_len as usize).saturating_sub(rest_len).clamp(4096, READ_BUFFER_BYTES);
-            reserve_packet(&mut link.partial, link.next_len as usize);
-            link.partial.resize(rest_len + missing, 0);
-            let outcome = socket.read(&mut link.partial[rest_len..]);
-            link.partial.truncate(rest_len + outcome.as_ref().copied().unwrap_or(0));
-            (outcome, missing)
+            link.input.read_in_place(socket)
         } else {
             (socket.read(&mut self.buffer[rest_len..]), READ_BUFFER_BYTES - rest_len)
         };
@@ -112,7 +101,7 @@ impl<S: Service> Driver<S> {
                 if is_layered {
                     self.decode(conn, count);
                 } else if in_place {
-                    let input = std::mem::take(&mut self.core.links.slots[slot as usize].partial);
+                    let input = self.core.links.slot_mut(slot).input.take();
                     self.offer(conn, input);
                 } else {
                     self.offer_buffer(conn, rest_len, count);
@@ -130,7 +119,7 @@ impl<S: Service> Driver<S> {
     /// Reads a connection in the next turn, since this one has no share left for it, and then before those that were
     /// read in this one: otherwise a few that always have input would use up every turn.
     fn read_later(&mut self, slot: u32) {
-        if !std::mem::replace(&mut self.core.links.slots[slot as usize].reads_later, true) {
+        if self.core.links.slot_mut(slot).input.read_later() {
             self.unread.push(slot);
         }
     }
@@ -138,7 +127,7 @@ impl<S: Service> Driver<S> {
     /// Decodes the first `count` bytes of the shared buffer and offers the input in them.
     fn decode(&mut self, conn: ConnId, count: usize) {
         let input = self.core.links.decode(conn.slot, &self.buffer[..count]);
-        self.core.work.charge(self.core.links.slots[conn.slot()].transport.take_charge());
+        self.core.work.charge(self.core.links.slot_mut(conn.slot).take_charge());
         if let Some(input) = input {
             self.offer(conn, input);
         }
@@ -160,20 +149,18 @@ impl<S: Service> Driver<S> {
 
     /// Closes a connection whose handshake is not complete.
     pub(super) fn abort_handshake(&mut self, conn: ConnId) {
-        if self.core.links.get(conn).is_some_and(|link| link.phase == Phase::Open) {
+        if self.core.links.get(conn).is_some_and(Link::is_open) {
             self.core.links.end_handshake(conn.slot);
             self.close_ended(conn);
             // `closed` was called after the service's `turn_ends`, so run another turn.
-            self.core.links.turn_requested = true;
+            self.core.links.request_turn();
         }
     }
 
     /// Offers the start of the shared buffer: `rest_len` bytes left from before, and `count` new ones after them.
     fn offer_buffer(&mut self, conn: ConnId, rest_len: usize, count: usize) {
         if rest_len > 0 {
-            let link = &mut self.core.links.slots[conn.slot()];
-            self.buffer[..rest_len].copy_from_slice(&link.partial);
-            link.partial.clear();
+            self.core.links.slot_mut(conn.slot).input.move_to(&mut self.buffer);
         }
         let input = &self.buffer[..rest_len + count];
         let offer = self.core.work.begin_offer(self.core.work.share(self.held.len() + 1));
@@ -181,18 +168,10 @@ impl<S: Service> Driver<S> {
         let debt = self.core.work.end_offer(&offer);
         let rest = &self.buffer[received.consumed..rest_len + count];
         if let Some(link) = self.core.links.get_mut(conn) {
-            link.debt = debt;
-            link.next_len = received.next_len as u32;
-            if rest.is_empty() {
-                if link.partial.capacity() > 0 {
-                    link.partial = Vec::new();
-                }
-            } else {
-                link.partial.reserve_exact(rest.len());
-                link.partial.extend_from_slice(rest);
-            }
+            link.input.end_offer(received.next_len, debt);
+            link.input.keep_rest(rest);
             if received.hold {
-                link.held = true;
+                link.input.hold();
                 self.held.add(conn);
             }
             self.core.links.count_memory(conn.slot);
@@ -206,22 +185,15 @@ impl<S: Service> Driver<S> {
     }
 
     /// Offers input from a buffer that the connection owns, for work within an allowance.
-    fn offer_within(&mut self, conn: ConnId, mut input: Vec<u8>, allowance: u64) {
+    fn offer_within(&mut self, conn: ConnId, input: Vec<u8>, allowance: u64) {
         let offer = self.core.work.begin_offer(allowance);
         let received = self.service.received(&mut self.core.io(), conn, &input);
         let debt = self.core.work.end_offer(&offer);
         if let Some(link) = self.core.links.get_mut(conn) {
-            link.debt = debt;
-            if received.consumed == input.len() {
-                input = Vec::new();
-            } else if received.consumed > 0 {
-                input.drain(..received.consumed);
-                input.shrink_to_fit();
-            }
-            link.next_len = received.next_len as u32;
-            link.partial = input;
+            link.input.end_offer(received.next_len, debt);
+            link.input.keep_owned(input, received.consumed);
             if received.hold {
-                link.held = true;
+                link.input.hold();
                 self.held.add(conn);
             }
             self.core.links.count_memory(conn.slot);
@@ -238,22 +210,21 @@ impl<S: Service> Driver<S> {
                 break;
             }
             let Some(conn) = self.held.queue.pop_front() else { return };
-            let Some(link) = self.core.links.get_mut(conn).filter(|link| link.phase == Phase::Open) else {
+            let Some(link) = self.core.links.get_mut(conn).filter(|link| link.is_open()) else {
                 continue;
             };
-            let Some(allowance) = pay_debt(&mut link.debt, share) else {
+            let Some(allowance) = link.input.end_hold(share) else {
                 self.held.add(conn);
                 blocked = false;
                 continue;
             };
-            link.held = false;
-            let input = std::mem::take(&mut link.partial);
+            let input = link.input.take();
             let before = input.len();
             self.offer_within(conn, input, allowance);
-            if self.core.links.get(conn).is_none_or(|link| link.partial.len() < before) {
+            if self.core.links.get(conn).is_none_or(|link| link.input.len() < before) {
                 blocked = false;
             }
-            if self.core.links.get(conn).is_some_and(|link| !link.held) {
+            if self.core.links.get(conn).is_some_and(|link| !link.input.is_held()) {
                 // Readiness events were ignored while the connection was held.
                 self.read_again.push(conn.slot);
             }
@@ -263,19 +234,9 @@ impl<S: Service> Driver<S> {
 
     /// Handles the end of a connection by the peer.
     pub(super) fn peer_closed(&mut self, conn: ConnId) {
-        if self.core.links.get(conn).is_some_and(|link| link.phase == Phase::Open) {
+        if self.core.links.get(conn).is_some_and(Link::is_open) {
             self.service.closed(&mut self.core.io(), conn);
         }
         self.drop_socket(conn.slot);
-    }
-}
-
-/// Allocates memory for more of a large packet. Growing to the double each time would copy it more often, the last time
-/// half of it at once.
-fn reserve_packet(partial: &mut Vec<u8>, packet_len: usize) {
-    let len = partial.len();
-    let missing = packet_len.saturating_sub(len);
-    if len >= LARGE_BYTES && partial.capacity() - len < missing.min(READ_BUFFER_BYTES) {
-        partial.reserve_exact(missing.min(3 * len));
     }
 }

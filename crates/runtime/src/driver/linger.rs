@@ -14,7 +14,7 @@ use mio::{Interest, Token};
 
 use super::Driver;
 use super::input::READ_UNITS;
-use crate::links::{ConnId, Phase};
+use crate::links::ConnId;
 use crate::service::Service;
 
 /// How long the peer of a closed connection may take to read its last bytes, ms.
@@ -72,10 +72,7 @@ impl Lingering {
 impl<S: Service> Driver<S> {
     /// Lets a connection linger that the service has closed.
     pub(super) fn linger(&mut self, conn: ConnId) {
-        self.core.links.end_handshake(conn.slot);
-        let link = &mut self.core.links.slots[conn.slot()];
-        link.phase = Phase::Lingering;
-        link.linger_bytes = LINGER_BYTES;
+        self.core.links.linger(conn.slot, LINGER_BYTES);
         self.lingering.add(conn, self.core.clock.now_ms);
         self.read_again.push(conn.slot);
     }
@@ -83,25 +80,25 @@ impl<S: Service> Driver<S> {
     /// Reads and discards input of a closed connection, as far as its share goes.
     pub(super) fn discard_input(&mut self, slot: u32) {
         let Some(socket) = self.sockets[slot as usize].as_mut() else { return };
-        let link = &mut self.core.links.slots[slot as usize];
-        if link.phase != Phase::Lingering || link.linger_bytes == 0 {
-            // `linger` reads a connection that is about to close.
+        let link = self.core.links.slot_mut(slot);
+        let room = READ_BYTES.min(link.discardable_bytes());
+        if room == 0 {
+            // Its share is used up, or it is about to close: `linger` reads it then.
             return;
         }
         if !self.lingering.may_read() {
             self.read_again.push(slot);
             return;
         }
-        let conn = ConnId { slot, generation: link.generation };
-        let room = READ_BYTES.min(link.linger_bytes as usize);
+        let conn = ConnId { slot, generation: link.generation() };
         self.core.stats.reads += 1;
         self.core.work.charge(READ_UNITS);
         match socket.read(&mut self.buffer[..room]) {
             Ok(0) => self.peer_closed(conn),
             Ok(count) => {
                 self.core.stats.bytes_read += count as u64;
-                link.linger_bytes -= count as u32;
-                if link.linger_bytes == 0 {
+                link.count_discarded(count);
+                if link.discardable_bytes() == 0 {
                     // Further input must not even wake the shard.
                     let registry = self.poll.registry();
                     if let Err(error) = registry.reregister(socket, Token(slot as usize), Interest::WRITABLE)

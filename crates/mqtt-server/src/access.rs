@@ -19,6 +19,34 @@ use crate::queue_consumers::{is_of_queue, queue_of};
 
 const PROTOCOL: &str = "mqtt";
 
+/// Progress of a shard in giving its sessions the rights of the newest users and rules.
+#[derive(Debug, Default)]
+pub(crate) struct RightsRenewal {
+    /// Epoch of the users and rules that the sessions have, or get.
+    epoch: u64,
+    /// Slot from which on sessions have rights of earlier ones.
+    next: Option<u32>,
+}
+
+impl RightsRenewal {
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Begins anew if users or rules have changed. Returns the slot from which on sessions are to be renewed.
+    pub(crate) fn begin(&mut self, epoch: u64) -> Option<u32> {
+        if epoch != self.epoch {
+            *self = Self { epoch, next: Some(0) };
+        }
+        self.next.take()
+    }
+
+    /// The turn is over: the next one continues with this slot.
+    pub(crate) fn continue_at(&mut self, slot: u32) {
+        self.next = Some(slot);
+    }
+}
+
 /// Users and rules, as all shards share them. Without a host, everyone may do everything.
 #[derive(Default)]
 pub(crate) struct Security {

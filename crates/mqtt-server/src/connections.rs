@@ -94,6 +94,8 @@ pub(crate) struct Connections {
     pressure: Option<(Level, Arc<Matched>)>,
     /// Mail to another shard has nowhere to go, or more waits for the disk than may be added to.
     is_congested: bool,
+    /// The shard ends: no CONNECT is accepted.
+    is_draining: bool,
 }
 
 impl Connections {
@@ -112,6 +114,15 @@ impl Connections {
             listener,
             ..Conn::default()
         };
+    }
+
+    /// No CONNECT is accepted from now on.
+    pub(crate) fn begin_drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// CONNECT has been accepted.

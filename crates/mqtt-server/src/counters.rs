@@ -14,8 +14,15 @@ macro_rules! counters {
         pub(crate) struct Published { $($name: AtomicU64,)+ }
 
         impl Published {
-            pub(crate) fn store(&self, counters: &Counters) {
+            fn store(&self, counters: &Counters) {
                 $(self.$name.store(counters.$name, Ordering::Relaxed);)+
+            }
+
+            /// Stores counters if they have changed. Only the shard that they are of may do that.
+            pub(crate) fn update(&self, counters: &Counters) {
+                if $(self.$name.load(Ordering::Relaxed) != counters.$name)||+ {
+                    self.store(counters);
+                }
             }
 
             pub(crate) fn queued_messages(&self) -> u64 {

@@ -1,9 +1,12 @@
-//! Sessions that have ended, and whose end is not on disk yet.
+//! Sessions that have ended, but of which something is left: their subscriptions, or an end that is not on disk yet.
+//!
+//! The subscriptions of a large session are removed in several turns; its slot is taken until the last one is.
 //!
 //! The journal records the end of a session only when the messages that it passed on to others are durable with them.
 //! Until that entry is on disk too, the client identifier stays taken: a crash could bring the session back beside a
 //! new one.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::commits::CompletedCommit;
@@ -57,6 +60,8 @@ pub(crate) struct EndingSessions {
     endings: Vec<Ending>,
     /// Sessions whose client identifiers are free when this turn's mail is on its way.
     closed: Vec<(Arc<str>, SessionKey)>,
+    /// Slots of sessions whose subscriptions are not all removed, with their former keys.
+    subscribed: VecDeque<(u32, SessionKey)>,
 }
 
 impl EndingSessions {
@@ -139,6 +144,21 @@ impl EndingSessions {
         let is_durable = |ending: &mut Ending| ending.commit.is_some_and(|commit| commit <= durable_commit);
         let durable = self.endings.extract_if(.., is_durable);
         self.closed.extend(durable.map(|ending| (ending.client_id, ending.key)));
+    }
+
+    /// The session that was in this slot has subscriptions that are not removed yet.
+    pub(crate) fn add_subscribed(&mut self, slot: u32, key: SessionKey) {
+        self.subscribed.push_back((slot, key));
+    }
+
+    /// Slot and former key of the session whose subscriptions are removed next.
+    pub(crate) fn first_subscribed(&self) -> Option<(u32, SessionKey)> {
+        self.subscribed.front().copied()
+    }
+
+    /// The last subscription of that session has been removed.
+    pub(crate) fn remove_first_subscribed(&mut self) {
+        self.subscribed.pop_front();
     }
 
     pub(crate) fn drain_closed(&mut self) -> impl Iterator<Item = (Arc<str>, SessionKey)> {

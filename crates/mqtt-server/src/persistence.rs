@@ -14,6 +14,7 @@ use crate::counters::Counters;
 use crate::journal::{Arrived, Journal, OpenJournal};
 use crate::message::SessionKey;
 use crate::pending_acks::AckCondition;
+use crate::qos2_recovery::UndecidedPublishes;
 use crate::retained::Retained;
 use crate::retained_log::RetainedLog;
 
@@ -40,9 +41,20 @@ pub(crate) struct Persistence {
     marks_timer_ms: u64,
     /// Number of the last ack that got one.
     last_ack: u64,
+    /// Publishes of restored sessions, until all shards are restored.
+    undecided: Vec<UndecidedPublishes>,
 }
 
 impl Persistence {
+    /// Keeps publishes of a restored session until the journals of all shards are read.
+    pub(crate) fn add_undecided(&mut self, publishes: UndecidedPublishes) {
+        self.undecided.push(publishes);
+    }
+
+    pub(crate) fn take_undecided(&mut self) -> Vec<UndecidedPublishes> {
+        std::mem::take(&mut self.undecided)
+    }
+
     /// Whether sessions outlive the process.
     pub(crate) fn is_enabled(&self) -> bool {
         !self.journals.is_empty()

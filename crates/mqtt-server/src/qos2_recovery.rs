@@ -17,6 +17,16 @@ use crate::journal::entry::{Origin, ReachedTargets};
 use crate::journal::stored::StoredReceived;
 use crate::pending_acks::RemoteCommitResult;
 
+/// The QoS 2 publishes of a restored session that may not have reached all their targets. What the journals of other
+/// shards contain decides.
+#[derive(Debug)]
+pub(crate) struct UndecidedPublishes {
+    /// Slot of the session.
+    pub(crate) slot: u32,
+    /// By packet identifier.
+    pub(crate) received: Vec<(u16, StoredReceived)>,
+}
+
 /// How far a QoS 2 publish had come when the process ended or a disk failed.
 #[derive(Clone, Debug)]
 pub(crate) struct PartialPublish {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::message::Message;
+use crate::message::{Message, SessionKey};
 use crate::session::offer::Delivery;
 
 #[derive(Clone, Debug)]
@@ -16,6 +16,28 @@ struct Reassigned {
     was_sent: bool,
     /// The new receiver could not make it durable.
     has_failed: bool,
+}
+
+/// Sessions with deliveries or a will that could not be made durable elsewhere, until no disk fails any more.
+#[derive(Debug, Default)]
+pub(crate) struct UnconfirmedSessions {
+    keys: Vec<SessionKey>,
+}
+
+impl UnconfirmedSessions {
+    pub(crate) fn add(&mut self, key: SessionKey) {
+        if self.keys.last() != Some(&key) {
+            self.keys.push(key);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<SessionKey> {
+        std::mem::take(&mut self.keys)
+    }
 }
 
 /// The deliveries that one session has passed on, oldest first.

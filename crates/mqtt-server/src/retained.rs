@@ -22,8 +22,30 @@ use crate::message::Message;
 const VISITED_MAX: usize = 1024;
 /// Topics visited by one step of the search for expired messages.
 const SWEPT_MAX: usize = 512;
+/// Interval between two searches for expired messages, ms.
+pub(crate) const SWEEP_MS: u64 = 30_000;
+/// Pause between two steps of one search, ms.
+const SWEEP_STEP_MS: u64 = 16;
 /// Bytes of messages after which one read ends.
 const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// The search for expired messages, a part of the store at a time.
+#[derive(Debug, Default)]
+pub(crate) struct RetainedSweep {
+    /// Topic behind which it continues.
+    position: String,
+}
+
+impl RetainedSweep {
+    /// Removes expired messages from the next part of the store. Returns their topics, and the pause before the next
+    /// step, ms.
+    pub(crate) fn step(&mut self, retained: &Retained, now_ms: u64) -> (Vec<String>, u64) {
+        let (next, removed) = retained.sweep(&self.position, now_ms);
+        let pause_ms = if next.is_some() { SWEEP_STEP_MS } else { SWEEP_MS };
+        self.position = next.unwrap_or_default();
+        (removed, pause_ms)
+    }
+}
 
 /// A message ordered by its topic.
 #[derive(Debug)]
@@ -324,7 +346,7 @@ impl Retained {
 
     /// Removes expired messages from a part of the store that begins after `from`. Returns where the next part begins
     /// (`None` at the end), and the topics of the removed messages.
-    pub(crate) fn sweep(&self, from: &str, now_ms: u64) -> (Option<String>, Vec<String>) {
+    fn sweep(&self, from: &str, now_ms: u64) -> (Option<String>, Vec<String>) {
         let mut expired = Vec::new();
         let mut next = None;
         {

@@ -5,13 +5,13 @@
 //! retained message of that topic [MQTT-4.6.0-5]: either it waits in the queue, or the retained message is sent early
 //! and its topic is noted, so that the replay skips it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashSet;
 use mainstem_mqtt::{QoS, SubscribeOptions};
 
-use crate::message::Message;
+use crate::message::{Message, SessionKey};
 use crate::retained::{Cursor, Read, Retained};
 
 /// Topics per session whose retained message was sent early.
@@ -44,6 +44,27 @@ pub(crate) struct RetainedReplays {
     early_bytes: usize,
     /// Bytes of the topics that the replays have come to.
     position_bytes: usize,
+}
+
+/// The sessions of a shard whose replays continue in the next turn.
+#[derive(Debug, Default)]
+pub(crate) struct ReplaySchedule {
+    sessions: VecDeque<SessionKey>,
+}
+
+impl ReplaySchedule {
+    pub(crate) fn add(&mut self, session: SessionKey) {
+        self.sessions.push_back(session);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Takes the session that has waited longest.
+    pub(crate) fn next(&mut self) -> Option<SessionKey> {
+        self.sessions.pop_front()
+    }
 }
 
 /// How much a session can take.

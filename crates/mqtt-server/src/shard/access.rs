@@ -71,11 +71,7 @@ impl Shard {
             self.connections.end_log_in(conn, result);
         }
         let epoch = self.shared.security.epoch();
-        if epoch != self.security_epoch {
-            self.security_epoch = epoch;
-            self.renewal = Some(0);
-        }
-        if let Some(from) = self.renewal.take() {
+        if let Some(from) = self.renewal.begin(epoch) {
             self.renew_sessions(io, from);
         }
     }
@@ -85,7 +81,7 @@ impl Shard {
         let slots: Vec<u32> = self.sessions.slots_from(from as usize).collect();
         for slot in slots {
             if io.is_exhausted() {
-                self.renewal = Some(slot);
+                self.renewal.continue_at(slot);
                 io.request_turn();
                 return;
             }
@@ -167,7 +163,7 @@ impl Shard {
     pub(super) fn current_access(&mut self, slot: u32) -> Option<&Access> {
         let security = &self.shared.security;
         let session = self.sessions.at(slot);
-        let is_old = session.access().is_some_and(|access| access.epoch() != self.security_epoch);
+        let is_old = session.access().is_some_and(|access| access.epoch() != self.renewal.epoch());
         if is_old
             && let Some(access) =
                 session.access().and_then(|access| access.renewed(security, session.client_id()))
@@ -180,7 +176,7 @@ impl Shard {
     /// Whether a session may publish to a topic. A denial is noted.
     pub(super) fn may_publish(&mut self, slot: u32, topic: &str) -> bool {
         let Some(access) = self.sessions.at(slot).access() else { return true };
-        let is_current = access.epoch() == self.security_epoch;
+        let is_current = access.epoch() == self.renewal.epoch();
         if is_current && access.may_publish(topic) {
             return true;
         }

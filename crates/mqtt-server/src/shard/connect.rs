@@ -20,9 +20,7 @@ use crate::wills::Will;
 /// Newest protocol level that the broker speaks.
 const NEWEST_LEVEL: u8 = Version::V5 as u8;
 
-/// Shortest time between two log lines about wills that are too large, ms.
-const LOG_INTERVAL_MS: u64 = 10_000;
-/// Characters of a client identifier in them.
+/// Characters of a client identifier in log lines about wills that are too large.
 const LOGGED_CHARS: usize = 128;
 /// Cost of a CONNECT, units.
 const CONNECT_UNITS: u32 = 30;
@@ -168,7 +166,7 @@ impl Shard {
     /// Checks everything about a CONNECT that does not depend on sessions.
     fn check_connect(&self, connect: &Connect<'_>, has_waited: bool) -> Result<(), ReasonCode> {
         let config = self.config();
-        if self.is_draining {
+        if self.connections.is_draining() {
             return Err(ReasonCode::ServerUnavailable);
         }
         match config.redirect {
@@ -281,8 +279,7 @@ impl Shard {
             session.memory() - session.ext_ref().map_or(0, |ext| ext.will.bytes())
         });
         let has_room = kept + will_content(will, None).size() as u64 <= bytes_max;
-        if !has_room && io.clock.now_ms >= self.will_log_ms {
-            self.will_log_ms = io.clock.now_ms + LOG_INTERVAL_MS;
+        if !has_room && self.will_log.is_due(io.clock.now_ms) {
             let client_id: String = client_id.chars().take(LOGGED_CHARS).collect();
             log::warn!(
                 "client {client_id:?} is refused: with its will, its session would have more than {bytes_max} bytes (mqtt.max_session_bytes)"

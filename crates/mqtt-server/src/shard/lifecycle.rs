@@ -104,7 +104,7 @@ impl Shard {
         let session = self.sessions.at(slot);
         let key = session.key();
         let is_durable = session.is_durable();
-        let stays = self.is_draining && is_durable;
+        let stays = self.connections.is_draining() && is_durable;
         if stays || !session.has_load() {
             return;
         }
@@ -234,7 +234,7 @@ impl Shard {
         if self.sessions.at(slot).subscription_count() == 0 {
             self.sessions.remove(slot);
         } else {
-            self.ended_slots.push_back((slot, key));
+            self.endings.add_subscribed(slot, key);
         }
         self.shared.close_session();
         self.deliveries.counters_mut().sessions -= 1;
@@ -274,10 +274,10 @@ impl Shard {
 
     /// Continues to remove the subscriptions of ended sessions, at least some in each turn.
     pub(super) fn remove_ended_subscriptions(&mut self, io: &mut Io<'_, Mail>) {
-        while let Some((slot, key)) = self.ended_slots.front().copied() {
+        while let Some((slot, key)) = self.endings.first_subscribed() {
             if self.remove_subscriptions(io, slot, key) {
                 self.sessions.remove(slot);
-                self.ended_slots.pop_front();
+                self.endings.remove_first_subscribed();
             }
             if io.is_exhausted() {
                 return;

@@ -21,7 +21,6 @@ mod subscribe;
 mod timers;
 mod unfinished;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainstem_log::Stores;
@@ -31,20 +30,24 @@ use mainstem_mqtt::{
 };
 use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
+use crate::access::RightsRenewal;
 use crate::bridge::Bridge;
 use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
 use crate::connections::{ConnState, Connections};
-use crate::counters::Counters;
 use crate::ending::EndingSessions;
-use crate::message::{MessagePool, SessionKey};
+use crate::message::MessagePool;
 use crate::persistence::Persistence;
 use crate::queue_consumers::QueueConsumers;
+use crate::reassigned::UnconfirmedSessions;
+use crate::retained::RetainedSweep;
+use crate::retained_replay::ReplaySchedule;
 use crate::router::Router;
 use crate::session::delivery::Deliveries;
 use crate::session::{Session, Sessions};
 use crate::sys::Sys;
 use crate::timers::Timer;
+use crate::wills::RefusedWillLog;
 
 /// A shard is overloaded from this many queued messages on, and so many more for each of its connections.
 const BACKLOG_MESSAGES: u64 = 1024;
@@ -108,26 +111,12 @@ pub struct Shard {
     bridge: Bridge,
     queues: QueueConsumers,
     pool: MessagePool,
-    /// Sessions whose replay of retained messages continues in the next turn.
-    retained_replays: VecDeque<SessionKey>,
-    /// Slots of ended sessions whose subscriptions are not all removed, with their former keys.
-    ended_slots: VecDeque<(u32, SessionKey)>,
-    /// Sessions with reassigned deliveries or a will that could not be made durable yet.
-    unconfirmed_sessions: Vec<SessionKey>,
-    /// Topic at which the search for expired retained messages continues.
-    sweep_position: String,
-    /// Publishes that [`crate::settle_origins`] decides about.
-    undecided_publishes: Vec<restore::UndecidedPublish>,
+    replays: ReplaySchedule,
+    unconfirmed: UnconfirmedSessions,
+    renewal: RightsRenewal,
+    retained_sweep: RetainedSweep,
+    will_log: RefusedWillLog,
     sys: Option<Sys>,
-    is_draining: bool,
-    /// When a refused will may be logged again.
-    will_log_ms: u64,
-    /// Epoch of the users and rules that the sessions have, or get by `renewal`.
-    security_epoch: u64,
-    /// Slot from which on sessions have rights of earlier users and rules.
-    renewal: Option<u32>,
-    /// Counters as of the end of the last turn.
-    flushed: Counters,
 }
 
 impl Shard {
@@ -150,17 +139,12 @@ impl Shard {
             bridge: Bridge::default(),
             queues: QueueConsumers::default(),
             pool: MessagePool::new(shared.message_meter(me)),
-            retained_replays: VecDeque::new(),
-            ended_slots: VecDeque::new(),
-            unconfirmed_sessions: Vec::new(),
-            sweep_position: String::new(),
-            undecided_publishes: Vec::new(),
+            replays: ReplaySchedule::default(),
+            unconfirmed: UnconfirmedSessions::default(),
+            renewal: RightsRenewal::default(),
+            retained_sweep: RetainedSweep::default(),
+            will_log: RefusedWillLog::default(),
             sys: None,
-            is_draining: false,
-            will_log_ms: 0,
-            security_epoch: 0,
-            renewal: None,
-            flushed: Counters::default(),
             shared,
         }
     }
@@ -448,8 +432,8 @@ impl Service for Shard {
             self.start_timers(io);
         }
         // Those that go on are added at the end, for the next turn.
-        for _ in 0..self.retained_replays.len() {
-            let Some(key) = self.retained_replays.pop_front() else { break };
+        for _ in 0..self.replays.len() {
+            let Some(key) = self.replays.next() else { break };
             if let Some(session) = self.sessions.get(key) {
                 session.ext().retained.unschedule();
                 self.pump(io, key.slot);
@@ -477,17 +461,14 @@ impl Service for Shard {
         counters.bytes_sent = io.stats.bytes_written;
         counters.socket_reads = io.stats.reads;
         counters.socket_writes = io.stats.writes;
-        if *counters != self.flushed {
-            self.flushed = *counters;
-            self.shared.counters[usize::from(self.me)].store(counters);
-        }
-        if !self.retained_replays.is_empty() || !self.ended_slots.is_empty() {
+        self.shared.counters[usize::from(self.me)].update(counters);
+        if self.replays.len() > 0 || self.endings.first_subscribed().is_some() {
             io.request_turn();
         }
     }
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
-        self.is_draining = true;
+        self.connections.begin_drain();
         self.persistence.hurry_marks();
         for (conn, state) in self.connections.all() {
             match state {

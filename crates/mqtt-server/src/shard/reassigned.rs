@@ -27,17 +27,15 @@ impl Shard {
     /// Deliveries or the will of a session could not be made durable elsewhere, and will be when the disk recovers.
     pub(super) fn mark_unconfirmed(&mut self, slot: u32) {
         let key = self.sessions.key(slot);
-        if self.unconfirmed_sessions.last() != Some(&key) {
-            self.unconfirmed_sessions.push(key);
-        }
+        self.unconfirmed.add(key);
     }
 
     /// When no disk fails any more, what could not be made durable at first has been.
     pub(super) fn confirm_after_recovery(&mut self, io: &Io<'_, Mail>) {
-        if self.unconfirmed_sessions.is_empty() || self.shared.is_failing() {
+        if self.unconfirmed.is_empty() || self.shared.is_failing() {
             return;
         }
-        for key in std::mem::take(&mut self.unconfirmed_sessions) {
+        for key in self.unconfirmed.take() {
             let Some(ext) = self.sessions.get(key).and_then(|session| session.ext_ref()) else { continue };
             let has_unconfirmed_will = ext.will.is_leaving() && !ext.acks.has_will();
             for sequence in ext.reassigned.failed() {

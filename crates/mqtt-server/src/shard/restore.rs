@@ -16,7 +16,7 @@ use crate::journal::entry::{Entry, Origin, ReachedTargets};
 use crate::journal::replay::Replayed;
 use crate::journal::stored::{StoredReceived, StoredSession, StoredWill};
 use crate::journal::{Journal, decode_message};
-use crate::qos2_recovery::PartialPublish;
+use crate::qos2_recovery::{PartialPublish, UndecidedPublishes};
 use crate::queue_consumers::is_of_queue;
 use crate::retained_log::RetainedLog;
 use crate::timers::Timer;
@@ -33,13 +33,6 @@ pub struct Restored {
     pub retained: u64,
     /// Entries read.
     pub entries: u64,
-}
-
-/// A restored session with QoS 2 publishes that may not have reached all their targets.
-#[derive(Debug)]
-pub(crate) struct UndecidedPublish {
-    slot: u32,
-    received: Vec<(u16, StoredReceived)>,
 }
 
 impl Shard {
@@ -91,7 +84,7 @@ impl Shard {
         if restored.sessions > 0 {
             new.shared.note_persistent(new.me);
         }
-        new.shared.counters[me].store(new.deliveries.counters());
+        new.shared.counters[me].update(new.deliveries.counters());
         Ok((new, restored))
     }
 
@@ -160,7 +153,7 @@ impl Shard {
                 received.push((packet_id, known));
             }
         }
-        self.undecided_publishes.push(UndecidedPublish { slot: key.slot, received });
+        self.persistence.add_undecided(UndecidedPublishes { slot: key.slot, received });
     }
 
     fn restore_will(&mut self, slot: u32, will: &StoredWill, age_ms: u64, clock: Clock) {
@@ -179,8 +172,8 @@ impl Shard {
 
     /// Finds the partial publishes of a restored session: of those that its journal has, and of those that only others
     /// have. What others say is appended to its own journal, because they forget it after a while.
-    fn settle_session(&mut self, undecided: UndecidedPublish, arrived: &BTreeMap<Origin, ReachedTargets>) {
-        let UndecidedPublish { slot, received } = undecided;
+    fn settle_session(&mut self, undecided: UndecidedPublishes, arrived: &BTreeMap<Origin, ReachedTargets>) {
+        let UndecidedPublishes { slot, received } = undecided;
         let session = self.sessions.at(slot);
         let number = session.number();
         let mut journal = self.persistence.journal(session.journal());
@@ -252,7 +245,7 @@ pub fn settle_origins(shards: &mut [Shard]) {
         }
     }
     for shard in shards {
-        for undecided in std::mem::take(&mut shard.undecided_publishes) {
+        for undecided in shard.persistence.take_undecided() {
             shard.settle_session(undecided, &arrived);
         }
     }

@@ -429,7 +429,7 @@ impl Shard {
     fn schedule_retained_replay(&mut self, slot: u32) {
         let session = self.sessions.at(slot);
         if session.ext().retained.schedule() {
-            self.retained_replays.push_back(session.key());
+            self.replays.add(session.key());
         }
     }
 

@@ -8,13 +8,9 @@ use super::publication::PublishContext;
 use crate::broker_state::Mail;
 use crate::connections::ConnState;
 use crate::message::Content;
+use crate::retained::SWEEP_MS;
 use crate::sys::Sys;
 use crate::timers::Timer;
-
-/// Interval between two searches for expired retained messages, ms.
-const SWEEP_MS: u64 = 30_000;
-/// Pause between two steps of one search, ms.
-const SWEEP_STEP_MS: u64 = 16;
 
 impl Shard {
     pub(super) fn start_timers(&mut self, io: &mut Io<'_, Mail>) {
@@ -69,12 +65,10 @@ impl Shard {
     }
 
     fn sweep(&mut self, io: &mut Io<'_, Mail>) {
-        let (next, removed) = self.shared.retained.sweep(&self.sweep_position, io.clock.now_ms);
+        let (removed, pause_ms) = self.retained_sweep.step(&self.shared.retained, io.clock.now_ms);
         for topic in &removed {
             self.persist_retained(io, topic, None);
         }
-        let pause_ms = if next.is_some() { SWEEP_STEP_MS } else { SWEEP_MS };
-        self.sweep_position = next.unwrap_or_default();
         io.set_timer(io.clock.now_ms + pause_ms, Timer::Sweep.token());
     }
 

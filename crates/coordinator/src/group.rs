@@ -24,11 +24,12 @@
 //! | `transaction` | offsets of pending transactions |
 //! | `changes` | undo information for offset records that are not durable yet |
 //! | `describe` | ListGroups, DescribeGroups |
-//! | `membership`, `member`, `offsets`, `timers`, `subscription` | the data structures below |
+//! | `consumer_group`, `member`, `rebalance_state`, `offsets`, `timers`, `subscription` | the data structures below |
 //! | `records`, `restore` | encoding and replay of records |
 
 mod changes;
 mod commit;
+mod consumer_group;
 mod context;
 mod describe;
 mod expire;
@@ -36,9 +37,9 @@ mod fetch;
 mod join;
 mod leave;
 mod member;
-mod membership;
 mod offsets;
 mod rebalance;
+mod rebalance_state;
 mod records;
 mod request;
 mod response;
@@ -67,9 +68,9 @@ pub use response::{
 pub use settings::Settings;
 pub use state::State;
 
+use consumer_group::Group;
 use context::{Effects, GroupContext};
 use member::PROTOCOLS_MAX;
-use membership::Group;
 use settings::NAME_MAX_BYTES;
 use timers::Timers;
 
@@ -231,7 +232,7 @@ impl Groups {
         operation: impl FnOnce(&mut GroupContext<'_>) -> R,
     ) -> Option<R> {
         let group = self.by_id.get_mut(group_id)?;
-        let other_groups_bytes = self.bytes - group.bytes;
+        let other_groups_bytes = self.bytes - group.bytes();
         let mut context = GroupContext {
             group,
             timers: &mut self.timers,
@@ -241,7 +242,7 @@ impl Groups {
             now_ms,
         };
         let result = operation(&mut context);
-        self.bytes = other_groups_bytes + group.bytes;
+        self.bytes = other_groups_bytes + group.bytes();
         if group.is_unused() {
             self.by_id.remove(group_id);
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::changes::Change;
-use super::membership::Group;
+use super::consumer_group::Group;
 use super::offsets::Offset;
 use super::request::{OffsetCommit, OffsetDelete, OffsetToCommit, TopicRequest};
 use super::response::{PartitionResult, Response, TopicResult};
@@ -50,7 +50,7 @@ impl Groups {
         let Some(checked) = self.with_group(now_ms, group_id, |context| {
             context.check_committer(committer)?;
             // A commit renews the session, like a heartbeat.
-            if matches!(context.group.state, State::Stable | State::PreparingRebalance) {
+            if matches!(context.group.state(), State::Stable | State::PreparingRebalance) {
                 context.renew_session(request.member_id);
             }
             Ok(())
@@ -125,7 +125,7 @@ impl Groups {
         if self.offset_count < self.settings.offsets_max {
             return Ok(());
         }
-        let offsets = self.by_id.get(group_id).map(|group| &group.offsets);
+        let offsets = self.by_id.get(group_id).map(Group::offsets);
         let before = offsets.and_then(|offsets| match producer_id {
             None => offsets.committed(topic, requested.partition),
             Some(producer_id) => offsets.pending(producer_id, topic, requested.partition),
@@ -145,10 +145,10 @@ impl Groups {
         let group = self.by_id.get_mut(group_id)?;
         self.next_order = self.next_order.max(offset.order + 1);
         let before = match producer_id {
-            None => group.offsets.commit(topic, partition, offset),
+            None => group.offsets_mut().commit(topic, partition, offset),
             Some(producer_id) => {
-                self.transactions.entry(producer_id).or_default().insert(group.id.clone());
-                group.offsets.add_pending(producer_id, topic, partition, offset)
+                self.transactions.entry(producer_id).or_default().insert(group.id().clone());
+                group.offsets_mut().add_pending(producer_id, topic, partition, offset)
             }
         };
         self.offset_count += usize::from(before.is_none());
@@ -166,7 +166,7 @@ impl Groups {
         if let Some(producer_id) = producer_id {
             self.drop_pending(group_id, producer_id, topic, partition);
         } else if let Some(group) = self.by_id.get_mut(group_id) {
-            self.offset_count -= usize::from(group.offsets.remove(topic, partition).is_some());
+            self.offset_count -= usize::from(group.offsets_mut().remove(topic, partition).is_some());
         }
         self.remove_if_unused(group_id);
     }
@@ -210,7 +210,7 @@ impl Groups {
 
     fn check_offset_delete(&self, group_id: &str) -> Result<(), Error> {
         let group = self.by_id.get(group_id).ok_or(Error::GroupIdNotFound)?;
-        if group.state == State::Empty || group.uses_consumer_protocol() {
+        if group.state() == State::Empty || group.uses_consumer_protocol() {
             Ok(())
         } else {
             Err(Error::NonEmptyGroup)
@@ -226,8 +226,8 @@ impl Groups {
         new_records: &mut Vec<Record>,
     ) {
         let Some(group) = self.by_id.get_mut(group_id) else { return };
-        let before = group.offsets.remove(topic, partition);
-        let producers: Vec<i64> = group.offsets.producers().collect();
+        let before = group.offsets_mut().remove(topic, partition);
+        let producers: Vec<i64> = group.offsets().producers().collect();
         if before.is_some() {
             self.offset_count -= 1;
             self.push_change(group_id, None, topic, partition, before);
@@ -250,9 +250,9 @@ impl Groups {
         partition: i32,
     ) -> Option<Offset> {
         let group = self.by_id.get_mut(group_id)?;
-        let before = group.offsets.drop_pending(producer_id, topic, partition)?;
+        let before = group.offsets_mut().drop_pending(producer_id, topic, partition)?;
         self.offset_count -= 1;
-        if !group.offsets.producers().any(|open| open == producer_id) {
+        if !group.offsets().producers().any(|open| open == producer_id) {
             self.close_transaction(producer_id, group_id);
         }
         Some(before)
@@ -311,7 +311,7 @@ pub(super) fn answer_each<P, A>(
 impl super::context::GroupContext<'_> {
     /// Members commit in the current generation; others only while the group has no members.
     fn check_committer(&self, committer: Committer<'_>) -> Result<(), Error> {
-        let empty = self.group.state == State::Empty;
+        let empty = self.group.state() == State::Empty;
         if committer.generation < 0 && empty {
             return Ok(());
         }
@@ -320,7 +320,7 @@ impl super::context::GroupContext<'_> {
         }
         self.check_generation(committer)?;
         // The member does not know its new assignment yet, so its partitions may already belong to another member.
-        if self.group.state == State::CompletingRebalance {
+        if self.group.state() == State::CompletingRebalance {
             return Err(Error::RebalanceInProgress);
         }
         Ok(())
@@ -328,7 +328,7 @@ impl super::context::GroupContext<'_> {
 
     pub(super) fn check_generation(&self, committer: Committer<'_>) -> Result<(), Error> {
         self.check_member(committer.member_id, committer.instance_id)?;
-        if committer.generation == self.group.generation { Ok(()) } else { Err(Error::IllegalGeneration) }
+        if committer.generation == self.group.generation() { Ok(()) } else { Err(Error::IllegalGeneration) }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::changes::Changes;
-use super::membership::Group;
+use super::consumer_group::Group;
 use super::records;
 use super::response::{Effect, JoinResponse, Response};
 use super::settings::Settings;
@@ -56,7 +56,7 @@ pub(super) struct GroupContext<'a> {
 impl GroupContext<'_> {
     /// Whether the group may take `bytes` more.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
-        let total = self.group.bytes.saturating_add(bytes);
+        let total = self.group.bytes().saturating_add(bytes);
         total <= self.settings.group_bytes_max
             && self.other_groups_bytes.saturating_add(total) <= self.settings.groups_bytes_max
     }
@@ -89,9 +89,9 @@ impl GroupContext<'_> {
         }
         let kind = TimerKind::Member(member.id.clone());
         if let Some(timer_ms) = session.timer_ms.replace(deadline_ms) {
-            self.timers.clear(timer_ms, &self.group.id, kind.clone());
+            self.timers.clear(timer_ms, self.group.id(), kind.clone());
         }
-        self.timers.set(deadline_ms, &self.group.id, kind);
+        self.timers.set(deadline_ms, self.group.id(), kind);
     }
 
     /// Renews a member's session.
@@ -104,14 +104,14 @@ impl GroupContext<'_> {
     /// Waits for a member to rejoin with the member id it was assigned (KIP-394).
     pub(super) fn add_pending(&mut self, id: &Arc<str>, within_ms: u64) {
         let deadline_ms = self.now_ms.saturating_add(within_ms);
-        self.group.pending.insert(id.clone(), deadline_ms);
-        self.timers.set(deadline_ms, &self.group.id, TimerKind::Member(id.clone()));
+        self.group.add_pending(id.clone(), deadline_ms);
+        self.timers.set(deadline_ms, self.group.id(), TimerKind::Member(id.clone()));
     }
 
     /// Returns whether the member id was pending.
     pub(super) fn remove_pending(&mut self, id: &str) -> bool {
-        let Some((id, deadline_ms)) = self.group.pending.remove_entry(id) else { return false };
-        self.timers.clear(deadline_ms, &self.group.id, TimerKind::Member(id));
+        let Some((id, deadline_ms)) = self.group.remove_pending(id) else { return false };
+        self.timers.clear(deadline_ms, self.group.id(), TimerKind::Member(id));
         true
     }
 
@@ -125,39 +125,39 @@ impl GroupContext<'_> {
             self.effects.reply(caller, Response::Sync(Err(Error::UnknownMemberId)));
         }
         if let Some(timer_ms) = member.session.timer_ms {
-            self.timers.clear(timer_ms, &self.group.id, TimerKind::Member(member.id));
+            self.timers.clear(timer_ms, self.group.id(), TimerKind::Member(member.id));
         }
     }
 
     pub(super) fn set_join_timer(&mut self, within_ms: u64) {
         self.clear_join_timer();
         let deadline_ms = self.now_ms.saturating_add(within_ms);
-        self.group.rebalance.join_deadline_ms = Some(deadline_ms);
-        self.timers.set(deadline_ms, &self.group.id, TimerKind::Join);
+        self.group.rebalance_mut().set_join_deadline(deadline_ms);
+        self.timers.set(deadline_ms, self.group.id(), TimerKind::Join);
     }
 
     pub(super) fn clear_join_timer(&mut self) {
-        if let Some(deadline_ms) = self.group.rebalance.join_deadline_ms.take() {
-            self.timers.clear(deadline_ms, &self.group.id, TimerKind::Join);
+        if let Some(deadline_ms) = self.group.rebalance_mut().take_join_deadline() {
+            self.timers.clear(deadline_ms, self.group.id(), TimerKind::Join);
         }
     }
 
     pub(super) fn set_sync_timer(&mut self, within_ms: u64) {
         self.clear_sync_timer();
         let deadline_ms = self.now_ms.saturating_add(within_ms);
-        self.group.rebalance.sync_deadline_ms = Some(deadline_ms);
-        self.timers.set(deadline_ms, &self.group.id, TimerKind::Sync);
+        self.group.rebalance_mut().set_sync_deadline(deadline_ms);
+        self.timers.set(deadline_ms, self.group.id(), TimerKind::Sync);
     }
 
     pub(super) fn clear_sync_timer(&mut self) {
-        if let Some(deadline_ms) = self.group.rebalance.sync_deadline_ms.take() {
-            self.timers.clear(deadline_ms, &self.group.id, TimerKind::Sync);
+        if let Some(deadline_ms) = self.group.rebalance_mut().take_sync_deadline() {
+            self.timers.clear(deadline_ms, self.group.id(), TimerKind::Sync);
         }
     }
 
     /// Persists the current state of the group.
     pub(super) fn persist_group(&mut self) {
-        self.group.is_persisted = true;
+        self.group.set_persisted();
         self.effects.persist(vec![records::group(self.group)]);
     }
 
@@ -165,8 +165,8 @@ impl GroupContext<'_> {
     pub(super) fn clear_all_timers(&mut self) {
         self.clear_join_timer();
         self.clear_sync_timer();
-        while let Some((id, deadline_ms)) = self.group.pending.pop_first() {
-            self.timers.clear(deadline_ms, &self.group.id, TimerKind::Member(id));
+        while let Some((id, deadline_ms)) = self.group.pop_pending() {
+            self.timers.clear(deadline_ms, self.group.id(), TimerKind::Member(id));
         }
         for id in self.group.member_ids() {
             self.remove_member(&id);

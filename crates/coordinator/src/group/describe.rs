@@ -1,8 +1,8 @@
 //! ListGroups and DescribeGroups: read-only views of the groups.
 
 use super::Groups;
+use super::consumer_group::Group;
 use super::member::Member;
-use super::membership::Group;
 use super::response::{DescribedGroup, DescribedMember, ListedGroup};
 use super::state::State;
 use crate::Error;
@@ -20,11 +20,11 @@ impl Groups {
         if !matches(types, CLASSIC) {
             return Vec::new();
         }
-        let groups = self.by_id.values().filter(|group| matches(states, group.state.name()));
+        let groups = self.by_id.values().filter(|group| matches(states, group.state().name()));
         let listed = |group: &Group| ListedGroup {
-            group_id: group.id.as_ref().to_owned(),
-            protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            state: group.state,
+            group_id: group.id().as_ref().to_owned(),
+            protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
+            state: group.state(),
         };
         groups.map(listed).collect()
     }
@@ -36,10 +36,10 @@ impl Groups {
     pub fn describe(&self, group_id: &str) -> Result<DescribedGroup, Error> {
         let group = self.by_id.get(group_id).ok_or(Error::GroupIdNotFound)?;
         // Metadata and assignments only apply to a stable generation.
-        let protocol = group.protocol.as_deref().filter(|_| group.state == State::Stable);
+        let protocol = group.protocol().filter(|_| group.state() == State::Stable);
         Ok(DescribedGroup {
-            state: group.state,
-            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            state: group.state(),
+            protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
             protocol: protocol.unwrap_or_default().to_owned(),
             members: group.members().map(|member| describe(member, protocol)).collect(),
         })

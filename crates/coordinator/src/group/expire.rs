@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::membership::Group;
+use super::consumer_group::Group;
 use super::offsets::Offset;
 use super::response::{DeletedGroup, Response};
 use super::state::State;
@@ -26,12 +26,12 @@ impl Groups {
 
     fn delete(&mut self, now_ms: u64, group_id: &str) -> Result<(), Error> {
         let group = self.by_id.get(group_id).ok_or(Error::GroupIdNotFound)?;
-        if group.state != State::Empty {
+        if group.state() != State::Empty {
             return Err(Error::NonEmptyGroup);
         }
         let mut partitions: Vec<(Arc<str>, i32)> = all_partitions(group).collect();
         partitions
-            .extend(group.offsets.all_pending().map(|(_, topic, partition)| (topic.clone(), partition)));
+            .extend(group.offsets().all_pending().map(|(_, topic, partition)| (topic.clone(), partition)));
         let mut new_records = Vec::new();
         for (topic, partition) in partitions {
             self.drop_offset(group_id, &topic, partition, &mut new_records);
@@ -45,7 +45,7 @@ impl Groups {
     fn remove(&mut self, now_ms: u64, group_id: &str) {
         let _existed = self.with_group(now_ms, group_id, |context| {
             context.clear_all_timers();
-            if std::mem::take(&mut context.group.is_persisted) {
+            if context.group.take_persisted() {
                 context.effects.persist(vec![records::group_tombstone(group_id)]);
             }
         });
@@ -56,10 +56,10 @@ impl Groups {
         let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
         for group_id in group_ids {
             let Some(group) = self.by_id.get(&group_id) else { continue };
-            let committed = group.offsets.all_committed().filter(|(known, _)| ***known == *topic);
+            let committed = group.offsets().all_committed().filter(|(known, _)| ***known == *topic);
             let mut partitions: Vec<i32> =
                 committed.flat_map(|(_, partitions)| partitions.keys().copied()).collect();
-            let pending = group.offsets.all_pending().filter(|(_, known, _)| ***known == *topic);
+            let pending = group.offsets().all_pending().filter(|(_, known, _)| ***known == *topic);
             partitions.extend(pending.map(|(_, _, partition)| partition));
             self.drop_offsets(&group_id, partitions.into_iter().map(|partition| (topic.into(), partition)));
         }
@@ -83,10 +83,7 @@ impl Groups {
             let Some(group) = self.by_id.get(&group_id) else { continue };
             let expired: Vec<(Arc<str>, i32)> = expired(group, now_ms, retention_ms).collect();
             self.drop_offsets(&group_id, expired.into_iter());
-            let is_idle = |group: &Group| {
-                group.state == State::Empty && group.offsets.is_empty() && group.pending.is_empty()
-            };
-            if self.by_id.get(&group_id).is_some_and(is_idle) {
+            if self.by_id.get(&group_id).is_some_and(Group::is_idle) {
                 self.remove(now_ms, &group_id);
             }
         }
@@ -98,17 +95,17 @@ fn all_partitions(group: &Group) -> impl Iterator<Item = (Arc<str>, i32)> {
         let partitions: Vec<_> = partitions.keys().map(|partition| (topic.clone(), *partition)).collect();
         partitions
     };
-    group.offsets.all_committed().flat_map(of_topic)
+    group.offsets().all_committed().flat_map(of_topic)
 }
 
 /// Offsets that have expired. In a group with members, only those of topics that no member is subscribed to.
 fn expired(group: &Group, now_ms: u64, retention_ms: u64) -> impl Iterator<Item = (Arc<str>, i32)> {
-    let since_empty = match group.state {
+    let since_empty = match group.state() {
         // If the group has had members, the retention of all offsets starts when the last one left.
-        State::Empty if group.protocol_type.is_some() => Some(group.since_ms),
+        State::Empty if group.protocol_type().is_some() => Some(group.since_ms()),
         _ => None,
     };
-    let may_expire = match group.state {
+    let may_expire = match group.state() {
         State::Empty => true,
         State::Stable => group.uses_consumer_protocol() && group.has_known_subscriptions(),
         _ => false,
@@ -118,10 +115,10 @@ fn expired(group: &Group, now_ms: u64, retention_ms: u64) -> impl Iterator<Item 
         None => now_ms.saturating_sub(since_empty.unwrap_or(offset.committed_ms)) >= retention_ms,
     };
     all_partitions(group).filter(move |(topic, partition)| {
-        let offset = group.offsets.committed(topic, *partition);
+        let offset = group.offsets().committed(topic, *partition);
         may_expire
             && offset.is_some_and(is_old)
             && !group.is_subscribed_to(topic)
-            && !group.offsets.is_unstable(topic, *partition)
+            && !group.offsets().is_unstable(topic, *partition)
     })
 }

@@ -23,7 +23,7 @@ impl Groups {
     /// An unknown group has no offsets.
     fn offsets_of(&self, requested: &GroupOffsetFetch<'_>, require_stable: bool) -> FetchedGroup {
         let none = Offsets::default();
-        let offsets = self.by_id.get(requested.group_id).map_or(&none, |group| &group.offsets);
+        let offsets = self.by_id.get(requested.group_id).map_or(&none, |group| group.offsets());
         let topics = match &requested.topics {
             Some(topics) => answer_each(topics, |topic, partition| {
                 let committed = offsets.committed(topic, *partition);

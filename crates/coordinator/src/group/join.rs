@@ -43,11 +43,11 @@ impl GroupContext<'_> {
         let max = self.settings.members_max;
         let group = &self.group;
         let member = group.member(member_id);
-        let within = |taken: usize| taken + group.pending.len() < max;
-        if group.pending.contains_key(member_id) {
+        let within = |taken: usize| taken + group.pending_count() < max;
+        if group.is_pending(member_id) {
             return true;
         }
-        match group.state {
+        match group.state() {
             State::Empty | State::Dead => within(0),
             State::PreparingRebalance if member.is_some() => {
                 member.is_some_and(|member| member.joining.is_some()) || group.joining() < max
@@ -76,7 +76,7 @@ impl GroupContext<'_> {
     /// Joins a member that has a member id.
     fn rejoin(&mut self, request: &JoinGroup<'_>, caller: Caller) {
         let id = request.member_id;
-        if self.group.pending.contains_key(id) {
+        if self.group.is_pending(id) {
             if request.instance_id.is_some() {
                 // Static members are never asked to rejoin with an assigned id.
                 return self.reject_join(caller, id, Error::InvalidRequest);
@@ -89,7 +89,7 @@ impl GroupContext<'_> {
         }
         let is_unchanged = self.group.member(id).is_some_and(|member| member.matches(request));
         // A leader rejoins to force a rebalance: something that affects its assignment has changed.
-        let needs_no_rebalance = match self.group.state {
+        let needs_no_rebalance = match self.group.state() {
             State::CompletingRebalance => is_unchanged,
             State::Stable => is_unchanged && !self.group.is_leader(id),
             _ => false,
@@ -107,7 +107,7 @@ impl GroupContext<'_> {
         member.is_new = true;
         member.joining = Some(caller);
         self.group.add(member, request.protocol_type);
-        self.group.rebalance.initial_delay.new_member_added = true;
+        self.group.rebalance_mut().note_new_member();
         // A client does not send heartbeats before its first JoinGroup is answered.
         self.set_session_deadline(id, NEW_MEMBER_JOIN_TIMEOUT_MS);
         self.rebalance();
@@ -127,13 +127,13 @@ impl GroupContext<'_> {
     /// A static member rejoined without its member id, as it does after a restart (KIP-345). It takes over the place of
     /// its predecessor, which is fenced.
     fn replace_static(&mut self, request: &JoinGroup<'_>, old_id: &str, id: &Arc<str>, caller: Caller) {
-        let leader_before = self.group.leader.clone();
+        let leader_before = self.group.leader().cloned();
         self.fence(old_id);
         self.group.replace_member_id(old_id, id);
         self.update(id, request, caller);
         self.renew_session(id);
-        match self.group.state {
-            State::Stable if self.group.select_protocol() == self.group.protocol => {
+        match self.group.state() {
+            State::Stable if self.group.keeps_protocol() => {
                 self.group.replace_joining(id, None);
                 self.persist_group();
                 let answer = self.rejoined(id, request, leader_before.as_deref());
@@ -154,7 +154,7 @@ impl GroupContext<'_> {
         let syncing = member.syncing.take();
         if let Some(timer_ms) = member.session.timer_ms.take() {
             let kind = TimerKind::Member(member.id.clone());
-            self.timers.clear(timer_ms, &self.group.id, kind);
+            self.timers.clear(timer_ms, self.group.id(), kind);
         }
         if let Some(caller) = syncing {
             self.effects.reply(caller, Response::Sync(Err(Error::FencedInstanceId)));
@@ -180,7 +180,7 @@ impl GroupContext<'_> {
     /// assign.
     pub(super) fn joined(&self, id: &str, with_members: bool) -> JoinResponse {
         let group = &self.group;
-        let protocol = group.protocol.as_deref().unwrap_or_default();
+        let protocol = group.protocol().unwrap_or_default();
         let describe = |member: &Member| JoinedMember {
             member_id: member.id.as_ref().to_owned(),
             instance_id: member.instance_id.as_deref().map(str::to_owned),
@@ -189,10 +189,10 @@ impl GroupContext<'_> {
         JoinResponse {
             member_id: id.to_owned(),
             outcome: Ok(JoinResult {
-                generation: group.generation,
-                protocol_type: group.protocol_type.clone().unwrap_or_default(),
+                generation: group.generation(),
+                protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
                 protocol: protocol.to_owned(),
-                leader: group.leader.as_deref().unwrap_or_default().to_owned(),
+                leader: group.leader().map_or_else(String::new, |id| id.as_ref().to_owned()),
                 skip_assignment: false,
                 members: if with_members { group.members().map(describe).collect() } else { Vec::new() },
             }),

@@ -13,11 +13,11 @@ use crate::{Caller, Error};
 impl GroupContext<'_> {
     pub(super) fn heartbeat(&mut self, request: &Heartbeat<'_>) -> Result<(), Error> {
         self.check_member(request.member_id, request.instance_id)?;
-        if request.generation != self.group.generation {
+        if request.generation != self.group.generation() {
             return Err(Error::IllegalGeneration);
         }
         self.renew_session(request.member_id);
-        match self.group.state {
+        match self.group.state() {
             State::PreparingRebalance => Err(Error::RebalanceInProgress),
             _ => Ok(()),
         }
@@ -26,7 +26,7 @@ impl GroupContext<'_> {
     pub(super) fn leave(&mut self, request: &LeaveGroup<'_>, caller: Caller) {
         let left: Vec<LeaveResult> = request.members.iter().map(|leaving| self.leave_one(leaving)).collect();
         if left.iter().any(|left| left.outcome.is_ok()) {
-            match self.group.state {
+            match self.group.state() {
                 State::Stable | State::CompletingRebalance => self.prepare_rebalance(),
                 _ => self.try_complete_join(),
             }
@@ -55,7 +55,7 @@ impl GroupContext<'_> {
                 leaving.instance_id.and_then(|instance_id| self.group.static_member_id(instance_id));
             return instance.cloned().ok_or(Error::UnknownMemberId);
         }
-        if !self.group.pending.contains_key(id) {
+        if !self.group.is_pending(id) {
             self.check_member(id, leaving.instance_id)?;
         }
         Ok(id.into())

@@ -5,7 +5,7 @@
 //! empty delays the end of its first join phase, to collect more members.
 
 use super::context::GroupContext;
-use super::membership::InitialDelay;
+use super::rebalance_state::AfterDelay;
 use super::response::Response;
 use super::settings::PENDING_WAIT_MS;
 use super::state::State;
@@ -15,7 +15,7 @@ use crate::Error;
 impl GroupContext<'_> {
     /// Starts a rebalance, or completes the current one if all members have joined.
     pub(super) fn rebalance(&mut self) {
-        if self.group.state.can_transition_to(State::PreparingRebalance) {
+        if self.group.state().can_transition_to(State::PreparingRebalance) {
             self.prepare_rebalance();
         } else {
             self.try_complete_join();
@@ -24,12 +24,12 @@ impl GroupContext<'_> {
 
     /// Enters the join phase: heartbeats get `REBALANCE_IN_PROGRESS` until the member has rejoined.
     pub(super) fn prepare_rebalance(&mut self) {
-        if self.group.state == State::CompletingRebalance {
+        if self.group.state() == State::CompletingRebalance {
             self.cancel_assignments(Error::RebalanceInProgress);
         }
-        self.group.pending_sync.clear();
+        self.group.take_pending_sync();
         self.clear_sync_timer();
-        let from = self.group.state;
+        let from = self.group.state();
         self.group.transition_to(State::PreparingRebalance, self.now_ms);
         if from == State::Empty {
             self.start_initial_delay();
@@ -48,8 +48,7 @@ impl GroupContext<'_> {
     fn start_initial_delay(&mut self) {
         let delay_ms = u64::from(self.settings.initial_rebalance_delay_ms);
         let remaining_ms = self.group.rebalance_timeout_ms().saturating_sub(delay_ms);
-        self.group.rebalance.initial_delay =
-            InitialDelay { new_member_added: false, remaining_ms, awaiting_pending: false };
+        self.group.rebalance_mut().start_delay(remaining_ms);
         if delay_ms == 0 {
             self.on_initial_delay_elapsed();
         } else {
@@ -59,27 +58,18 @@ impl GroupContext<'_> {
 
     fn on_initial_delay_elapsed(&mut self) {
         let delay_ms = u64::from(self.settings.initial_rebalance_delay_ms);
-        let initial_delay = &mut self.group.rebalance.initial_delay;
-        if initial_delay.awaiting_pending {
-            self.complete_join();
-        } else if initial_delay.new_member_added && initial_delay.remaining_ms > 0 && delay_ms > 0 {
-            let again_ms = delay_ms.min(initial_delay.remaining_ms);
-            initial_delay.new_member_added = false;
-            initial_delay.remaining_ms -= again_ms;
-            self.set_join_timer(again_ms);
-        } else if self.group.pending.is_empty() {
-            self.complete_join();
-        } else {
-            initial_delay.awaiting_pending = true;
-            self.set_join_timer(PENDING_WAIT_MS);
+        let has_pending = self.group.pending_count() > 0;
+        match self.group.rebalance_mut().end_delay(delay_ms, has_pending) {
+            AfterDelay::WaitMore(again_ms) => self.set_join_timer(again_ms),
+            AfterDelay::WaitForPending => self.set_join_timer(PENDING_WAIT_MS),
+            AfterDelay::Complete => self.complete_join(),
         }
     }
 
     pub(super) fn try_complete_join(&mut self) {
         let group = &self.group;
-        let is_in_initial_delay =
-            group.previous_state == State::Empty && !group.rebalance.initial_delay.awaiting_pending;
-        if group.state == State::PreparingRebalance && !is_in_initial_delay && group.all_have_joined() {
+        let is_joining = group.state() == State::PreparingRebalance && !group.is_in_initial_delay();
+        if is_joining && group.all_have_joined() {
             self.complete_join();
         }
     }
@@ -99,7 +89,7 @@ impl GroupContext<'_> {
             // No member has joined, and only static members are left: they stay until their sessions expire.
             return self.set_join_timer(self.rebalance_timeout_ms());
         }
-        self.group.generation = self.group.generation.checked_add(1).unwrap_or(1);
+        self.group.begin_generation();
         if has_members {
             self.answer_joined();
         } else {
@@ -108,20 +98,15 @@ impl GroupContext<'_> {
     }
 
     fn become_empty(&mut self) {
-        self.group.protocol = None;
-        self.group.leader = None;
-        self.group.update_subscriptions();
-        self.group.transition_to(State::Empty, self.now_ms);
+        self.group.become_empty(self.now_ms);
         // A group that was never persisted and has no offsets need not be.
-        if self.group.is_persisted || !self.group.offsets.is_empty() {
+        if self.group.needs_record() {
             self.persist_group();
         }
     }
 
     fn answer_joined(&mut self) {
-        self.group.protocol = self.group.select_protocol();
-        self.group.update_subscriptions();
-        self.group.transition_to(State::CompletingRebalance, self.now_ms);
+        self.group.complete_join(self.now_ms);
         for id in self.group.member_ids() {
             if let Some(caller) = self.group.replace_joining(&id, None) {
                 let answer = self.joined(&id, self.group.is_leader(&id));
@@ -131,7 +116,7 @@ impl GroupContext<'_> {
                 member.is_new = false;
             }
             self.renew_session(&id);
-            self.group.pending_sync.insert(id);
+            self.group.await_sync(id);
         }
         self.set_sync_timer(self.rebalance_timeout_ms());
     }
@@ -152,15 +137,15 @@ impl GroupContext<'_> {
     pub(super) fn on_timer(&mut self, kind: &TimerKind) {
         match kind {
             TimerKind::Join => {
-                self.group.rebalance.join_deadline_ms = None;
-                if self.group.previous_state == State::Empty {
+                self.group.rebalance_mut().take_join_deadline();
+                if self.group.was_empty() {
                     self.on_initial_delay_elapsed();
                 } else {
                     self.complete_join();
                 }
             }
             TimerKind::Sync => {
-                self.group.rebalance.sync_deadline_ms = None;
+                self.group.rebalance_mut().take_sync_deadline();
                 self.on_sync_timeout();
             }
             TimerKind::Member(id) => self.on_session_timeout(id),
@@ -169,7 +154,7 @@ impl GroupContext<'_> {
 
     /// Removes members that have not sent SyncGroup in time: they would own partitions without processing them.
     fn on_sync_timeout(&mut self) {
-        let late = std::mem::take(&mut self.group.pending_sync);
+        let late = self.group.take_pending_sync();
         if late.is_empty() {
             return;
         }
@@ -180,7 +165,7 @@ impl GroupContext<'_> {
     }
 
     fn on_session_timeout(&mut self, id: &str) {
-        if self.group.pending.remove(id).is_some() {
+        if self.group.remove_pending(id).is_some() {
             return self.try_complete_join();
         }
         let Some(member) = self.group.member_mut(id) else { return };

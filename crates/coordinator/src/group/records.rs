@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use super::consumer_group::{Group, StoredGroup};
 use super::member::{Member, Protocol, Session};
-use super::membership::Group;
 use super::offsets::Offset;
 use crate::Record;
 use crate::bytes::{Malformed, Reader, Writer};
@@ -102,31 +102,21 @@ pub(super) fn read_offset(bytes: &[u8]) -> Result<Offset, Malformed> {
 /// Record of a group: its generation, and its members with their assignments.
 pub(super) fn group(group: &Group) -> Record {
     let mut value = Writer::starting_with(VERSION);
-    value.signed(group.generation.into()).number(group.since_ms);
-    value.optional_text(group.protocol_type.as_deref()).optional_text(group.protocol.as_deref());
-    value.optional_text(group.leader.as_deref()).number(group.members().len() as u64);
+    value.signed(group.generation().into()).number(group.since_ms());
+    value.optional_text(group.protocol_type()).optional_text(group.protocol());
+    value.optional_text(group.leader().map(|id| &**id)).number(group.members().len() as u64);
     for member in group.members() {
         value.text(&member.id).optional_text(member.instance_id.as_deref());
         value.text(&member.client_id).text(&member.client_host);
         value.number(member.rebalance_timeout_ms.into()).number(member.session_timeout_ms.into());
-        value.bytes(member.metadata(group.protocol.as_deref().unwrap_or_default())).bytes(&member.assignment);
+        value.bytes(member.metadata(group.protocol().unwrap_or_default())).bytes(&member.assignment);
     }
-    Record { key: group_key(&group.id), value: Some(value.0) }
+    Record { key: group_key(group.id()), value: Some(value.0) }
 }
 
 /// Tombstone of a group.
 pub(super) fn group_tombstone(group_id: &str) -> Record {
     Record { key: group_key(group_id), value: None }
-}
-
-/// The persisted part of a group.
-pub(super) struct StoredGroup {
-    pub(super) generation: i32,
-    pub(super) since_ms: u64,
-    pub(super) protocol_type: Option<String>,
-    pub(super) protocol: Option<Arc<str>>,
-    pub(super) leader: Option<Arc<str>>,
-    pub(super) members: Vec<Member>,
 }
 
 pub(super) fn read_group(bytes: &[u8]) -> Result<StoredGroup, Malformed> {

@@ -6,9 +6,8 @@
 use std::sync::Arc;
 
 use super::Groups;
-use super::membership::Group;
-use super::records::{self, Key, StoredGroup};
-use super::state::State;
+use super::consumer_group::{Group, StoredGroup};
+use super::records::{self, Key};
 use crate::{Malformed, Record};
 
 impl Groups {
@@ -40,18 +39,11 @@ impl Groups {
         self.by_id.entry(group_id.into()).or_insert_with_key(|group_id| Group::new(group_id.clone(), 0))
     }
 
-    /// Replaces everything but the offsets, which have records of their own.
     fn restore_group(&mut self, group_id: &str, stored: Option<StoredGroup>) {
         let group = self.group_or_insert(group_id);
-        let mut restored_group = Group::new(group.id.clone(), 0);
-        std::mem::swap(&mut restored_group.offsets, &mut group.offsets);
-        let bytes_before = group.bytes;
-        restored_group.is_persisted = stored.is_some();
-        if let Some(stored) = stored {
-            stored.apply_to(&mut restored_group);
-        }
-        let bytes = restored_group.bytes;
-        *group = restored_group;
+        let bytes_before = group.bytes();
+        group.restore(stored);
+        let bytes = group.bytes();
         self.bytes = self.bytes - bytes_before + bytes;
         self.remove_if_unused(group_id);
     }
@@ -73,22 +65,5 @@ impl Groups {
                 }
             });
         }
-    }
-}
-
-impl StoredGroup {
-    fn apply_to(self, group: &mut Group) {
-        group.generation = self.generation;
-        group.protocol = self.protocol;
-        group.since_ms = self.since_ms;
-        if !self.members.is_empty() {
-            group.state = State::Stable;
-        }
-        let protocol_type = self.protocol_type.as_deref().unwrap_or_default();
-        for member in self.members {
-            group.add(member, protocol_type);
-        }
-        group.leader = self.leader;
-        group.protocol_type = self.protocol_type;
     }
 }

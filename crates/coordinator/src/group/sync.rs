@@ -17,11 +17,10 @@ impl GroupContext<'_> {
             return self.effects.reply(caller, Response::Sync(Err(error)));
         }
         let id = request.member_id;
-        self.group.pending_sync.remove(id);
-        if self.group.pending_sync.is_empty() {
+        if self.group.note_sync(id) {
             self.clear_sync_timer();
         }
-        if self.group.state == State::Stable {
+        if self.group.state() == State::Stable {
             self.reply_with_assignment(id, caller);
             return;
         }
@@ -36,21 +35,21 @@ impl GroupContext<'_> {
     }
 
     fn check_sync(&self, request: &SyncGroup<'_>) -> Result<(), Error> {
-        if self.group.state == State::Empty {
+        if self.group.state() == State::Empty {
             return Err(Error::UnknownMemberId);
         }
         self.check_member(request.member_id, request.instance_id)?;
-        if request.generation != self.group.generation {
+        if request.generation != self.group.generation() {
             return Err(Error::IllegalGeneration);
         }
         // A member that expects another protocol would misread its assignment (KIP-559).
         let differs = |asked: Option<&str>, ours: Option<&str>| asked.zip(ours).is_some_and(|(a, b)| a != b);
-        if differs(request.protocol_type, self.group.protocol_type.as_deref())
-            || differs(request.protocol, self.group.protocol.as_deref())
+        if differs(request.protocol_type, self.group.protocol_type())
+            || differs(request.protocol, self.group.protocol())
         {
             return Err(Error::InconsistentGroupProtocol);
         }
-        if self.group.state == State::PreparingRebalance {
+        if self.group.state() == State::PreparingRebalance {
             return Err(Error::RebalanceInProgress);
         }
         Ok(())
@@ -83,8 +82,8 @@ impl GroupContext<'_> {
     /// Answers SyncGroup once the assignment is durable.
     fn reply_with_assignment(&mut self, id: &str, caller: Caller) {
         let synced = SyncResult {
-            protocol_type: self.group.protocol_type.clone().unwrap_or_default(),
-            protocol: self.group.protocol.as_deref().unwrap_or_default().to_owned(),
+            protocol_type: self.group.protocol_type().unwrap_or_default().to_owned(),
+            protocol: self.group.protocol().unwrap_or_default().to_owned(),
             assignment: self.group.member(id).map(|member| member.assignment.clone()).unwrap_or_default(),
         };
         self.effects.reply_when_durable(caller, Response::Sync(Ok(synced)));

@@ -37,7 +37,7 @@ impl Groups {
         };
         let checked = self.with_group(now_ms, request.group_id, |context| {
             // Producers that send no group metadata are not fenced (before KIP-447).
-            let is_simple_consumer = request.generation < 0 && context.group.state == State::Empty;
+            let is_simple_consumer = request.generation < 0 && context.group.state() == State::Empty;
             if is_simple_consumer || committer.is_anonymous() {
                 Ok(())
             } else {
@@ -54,17 +54,17 @@ impl Groups {
         let mut new_records: Vec<Record> = Vec::new();
         for group_id in self.transactions.remove(&producer_id).unwrap_or_default() {
             let Some(group) = self.by_id.get_mut(&group_id) else { continue };
-            for (topic, partition, offset) in group.offsets.take_pending(producer_id) {
+            for (topic, partition, offset) in group.offsets_mut().take_pending(producer_id) {
                 self.offset_count -= 1;
                 // An offset that was committed after this one stays, whoever committed it.
-                let latest = group.offsets.committed(&topic, partition).map(|committed| committed.order);
+                let latest = group.offsets().committed(&topic, partition).map(|committed| committed.order);
                 let mut push_change = |producer_id, before| {
                     let (group_id, topic) = (group_id.clone(), topic.clone());
                     self.effects.changes.push(Change { group_id, producer_id, topic, partition, before });
                 };
                 if end == TransactionEnd::Commit && latest.is_none_or(|latest| latest < offset.order) {
                     new_records.push(records::offset(&group_id, None, &topic, partition, &offset));
-                    let before = group.offsets.commit(&topic, partition, offset.clone());
+                    let before = group.offsets_mut().commit(&topic, partition, offset.clone());
                     self.offset_count += usize::from(before.is_none());
                     push_change(None, before);
                 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::member::Member;
 use super::offsets::Offsets;
+use super::rebalance_state::RebalanceState;
 use super::request::JoinGroup;
 use super::state::State;
 use super::subscription;
@@ -19,63 +20,59 @@ const CONSUMER: &str = "consumer";
 
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) id: Arc<str>,
-    pub(super) state: State,
-    /// A rebalance that started from `Empty` begins with the initial delay.
-    pub(super) previous_state: State,
-    /// When it entered the current state, ms since 1970.
-    pub(super) since_ms: u64,
-    pub(super) generation: i32,
-    pub(super) protocol_type: Option<String>,
-    pub(super) protocol: Option<Arc<str>>,
-    pub(super) leader: Option<Arc<str>>,
+    id: Arc<str>,
+    phase: Phase,
+    generation: i32,
+    protocol_type: Option<String>,
+    protocol: Option<Arc<str>>,
+    leader: Option<Arc<str>>,
     members: BTreeMap<Arc<str>, Member>,
     /// Instance id to member id.
     instances: BTreeMap<Arc<str>, Arc<str>>,
     /// Assigned member ids that have not been used to join yet (KIP-394), and when they expire.
-    pub(super) pending: BTreeMap<Arc<str>, u64>,
+    pending: BTreeMap<Arc<str>, u64>,
     /// Members that have not sent SyncGroup in this generation.
-    pub(super) pending_sync: BTreeSet<Arc<str>>,
+    pending_sync: BTreeSet<Arc<str>>,
     /// Number of members that support each protocol.
     protocol_counts: BTreeMap<Arc<str>, usize>,
     /// Number of members with a pending JoinGroup.
     joining: usize,
     /// Topics that the members are subscribed to; `None` if unknown.
     subscribed: Option<BTreeSet<String>>,
-    pub(super) rebalance: Rebalance,
+    rebalance: RebalanceState,
     /// Whether the log has a record of the group.
-    pub(super) is_persisted: bool,
+    is_persisted: bool,
     /// Memory charged to the members.
-    pub(super) bytes: usize,
-    pub(super) offsets: Offsets,
+    bytes: usize,
+    offsets: Offsets,
 }
 
-/// Deadlines and initial delay of a rebalance.
-#[derive(Debug, Default)]
-pub(super) struct Rebalance {
-    pub(super) join_deadline_ms: Option<u64>,
-    pub(super) sync_deadline_ms: Option<u64>,
-    pub(super) initial_delay: InitialDelay,
+/// The state of a group, and how it came to it.
+#[derive(Debug)]
+struct Phase {
+    state: State,
+    /// A rebalance that started from `Empty` begins with the initial delay.
+    previous: State,
+    /// When it entered the current state, ms since 1970.
+    since_ms: u64,
 }
 
-/// Initial delay of a rebalance that starts from an empty group.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct InitialDelay {
-    /// Whether a member joined since the delay was last started.
-    pub(super) new_member_added: bool,
-    /// How much longer the delay may be extended.
-    pub(super) remaining_ms: u64,
-    /// The delay is over; only pending member ids are waited for.
-    pub(super) awaiting_pending: bool,
+/// The persisted part of a group.
+#[derive(Debug)]
+pub(super) struct StoredGroup {
+    pub(super) generation: i32,
+    pub(super) since_ms: u64,
+    pub(super) protocol_type: Option<String>,
+    pub(super) protocol: Option<Arc<str>>,
+    pub(super) leader: Option<Arc<str>>,
+    pub(super) members: Vec<Member>,
 }
 
 impl Group {
     pub(super) fn new(id: Arc<str>, now_ms: u64) -> Self {
         Self {
             id,
-            state: State::Empty,
-            previous_state: State::Dead,
-            since_ms: now_ms,
+            phase: Phase { state: State::Empty, previous: State::Dead, since_ms: now_ms },
             generation: 0,
             protocol_type: None,
             protocol: None,
@@ -87,11 +84,163 @@ impl Group {
             protocol_counts: BTreeMap::new(),
             joining: 0,
             subscribed: None,
-            rebalance: Rebalance::default(),
+            rebalance: RebalanceState::default(),
             is_persisted: false,
             bytes: 0,
             offsets: Offsets::default(),
         }
+    }
+
+    /// Replaces everything but the offsets, which have records of their own.
+    pub(super) fn restore(&mut self, stored: Option<StoredGroup>) {
+        let offsets = std::mem::take(&mut self.offsets);
+        *self = Self { offsets, is_persisted: stored.is_some(), ..Self::new(self.id.clone(), 0) };
+        let Some(stored) = stored else { return };
+        self.generation = stored.generation;
+        self.protocol = stored.protocol;
+        self.phase.since_ms = stored.since_ms;
+        if !stored.members.is_empty() {
+            self.phase.state = State::Stable;
+        }
+        let protocol_type = stored.protocol_type.as_deref().unwrap_or_default();
+        for member in stored.members {
+            self.add(member, protocol_type);
+        }
+        self.leader = stored.leader;
+        self.protocol_type = stored.protocol_type;
+    }
+
+    pub(super) fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.phase.state
+    }
+
+    /// When it entered the current state, ms since 1970.
+    pub(super) fn since_ms(&self) -> u64 {
+        self.phase.since_ms
+    }
+
+    pub(super) fn generation(&self) -> i32 {
+        self.generation
+    }
+
+    pub(super) fn protocol_type(&self) -> Option<&str> {
+        self.protocol_type.as_deref()
+    }
+
+    pub(super) fn protocol(&self) -> Option<&str> {
+        self.protocol.as_deref()
+    }
+
+    pub(super) fn leader(&self) -> Option<&Arc<str>> {
+        self.leader.as_ref()
+    }
+
+    /// Memory charged to the members.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+
+    pub(super) fn offsets_mut(&mut self) -> &mut Offsets {
+        &mut self.offsets
+    }
+
+    pub(super) fn rebalance_mut(&mut self) -> &mut RebalanceState {
+        &mut self.rebalance
+    }
+
+    /// Whether the log has a record of the group, or needs one when the group becomes empty.
+    pub(super) fn needs_record(&self) -> bool {
+        self.is_persisted || !self.offsets.is_empty()
+    }
+
+    pub(super) fn set_persisted(&mut self) {
+        self.is_persisted = true;
+    }
+
+    /// Returns whether the log had a record of the group, which a tombstone is about to delete.
+    pub(super) fn take_persisted(&mut self) -> bool {
+        std::mem::take(&mut self.is_persisted)
+    }
+
+    /// An id was assigned to a client, which joins with it until the deadline (KIP-394).
+    pub(super) fn add_pending(&mut self, id: Arc<str>, deadline_ms: u64) {
+        self.pending.insert(id, deadline_ms);
+    }
+
+    /// Returns the id and its deadline if it was pending.
+    pub(super) fn remove_pending(&mut self, id: &str) -> Option<(Arc<str>, u64)> {
+        self.pending.remove_entry(id)
+    }
+
+    pub(super) fn pop_pending(&mut self) -> Option<(Arc<str>, u64)> {
+        self.pending.pop_first()
+    }
+
+    pub(super) fn is_pending(&self, id: &str) -> bool {
+        self.pending.contains_key(id)
+    }
+
+    /// Number of assigned member ids that have not been used to join yet.
+    pub(super) fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Waits for SyncGroup of a member.
+    pub(super) fn await_sync(&mut self, id: Arc<str>) {
+        self.pending_sync.insert(id);
+    }
+
+    /// A member has sent SyncGroup. Returns whether all have.
+    pub(super) fn note_sync(&mut self, id: &str) -> bool {
+        self.pending_sync.remove(id);
+        self.pending_sync.is_empty()
+    }
+
+    /// Waits for no SyncGroup any more. Returns the members that have not sent it.
+    pub(super) fn take_pending_sync(&mut self) -> BTreeSet<Arc<str>> {
+        std::mem::take(&mut self.pending_sync)
+    }
+
+    /// Whether the first members of a group that was empty are still being collected.
+    pub(super) fn is_in_initial_delay(&self) -> bool {
+        self.phase.previous == State::Empty && !self.rebalance.is_awaiting_pending()
+    }
+
+    /// Whether the current rebalance has started from an empty group.
+    pub(super) fn was_empty(&self) -> bool {
+        self.phase.previous == State::Empty
+    }
+
+    pub(super) fn begin_generation(&mut self) {
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+    }
+
+    /// The members have joined, and wait for the leader's assignment.
+    pub(super) fn complete_join(&mut self, now_ms: u64) {
+        self.protocol = self.select_protocol();
+        self.update_subscriptions();
+        self.transition_to(State::CompletingRebalance, now_ms);
+    }
+
+    /// The last member has left.
+    pub(super) fn become_empty(&mut self, now_ms: u64) {
+        self.protocol = None;
+        self.leader = None;
+        self.update_subscriptions();
+        self.transition_to(State::Empty, now_ms);
+    }
+
+    /// Whether the members would select the protocol that the group has.
+    pub(super) fn keeps_protocol(&self) -> bool {
+        self.select_protocol() == self.protocol
     }
 
     pub(super) fn member(&self, id: &str) -> Option<&Member> {
@@ -126,7 +275,12 @@ impl Group {
 
     /// Whether the group can be dropped without losing anything.
     pub(super) fn is_unused(&self) -> bool {
-        self.state == State::Empty && !self.is_persisted && self.pending.is_empty() && self.offsets.is_empty()
+        !self.is_persisted && self.is_idle()
+    }
+
+    /// Whether the group has no members, not even expected ones, and no offsets.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase.state == State::Empty && self.pending.is_empty() && self.offsets.is_empty()
     }
 
     /// Replaces the pending JoinGroup request of a member and returns the previous one.
@@ -236,7 +390,7 @@ impl Group {
 
     /// Selects a protocol: each member votes for its most preferred one that all members support. Ties go to the first
     /// name.
-    pub(super) fn select_protocol(&self) -> Option<Arc<str>> {
+    fn select_protocol(&self) -> Option<Arc<str>> {
         let all = self.members.len();
         let mut votes: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
         for member in self.members.values() {
@@ -268,10 +422,9 @@ impl Group {
     }
 
     pub(super) fn transition_to(&mut self, state: State, now_ms: u64) {
-        debug_assert!(self.state.can_transition_to(state), "{:?} does not lead to {state:?}", self.state);
-        self.previous_state = self.state;
-        self.state = state;
-        self.since_ms = now_ms;
+        let previous = self.phase.state;
+        debug_assert!(previous.can_transition_to(state), "{previous:?} does not lead to {state:?}");
+        self.phase = Phase { state, previous, since_ms: now_ms };
     }
 
     pub(super) fn uses_consumer_protocol(&self) -> bool {

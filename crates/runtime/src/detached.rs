@@ -300,6 +300,14 @@ impl<M: Send + 'static> Detached<M> {
         unsent
     }
 
+    /// Tells the shard that the peer of a connection has closed it, while input from before is held. Its end follows
+    /// with [`Detached::hang_up`].
+    pub fn announce_close(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn) {
+            link.input.note_end(true);
+        }
+    }
+
     /// Makes the peer of a connection stop reading until [`Detached::resume`]. Output pending when the service closes
     /// the connection is still delivered.
     pub fn stall(&mut self, conn: ConnId) {

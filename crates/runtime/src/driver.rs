@@ -1,10 +1,12 @@
 //! The event loop of one shard on `mio`: edge-triggered readiness, one read and one flush per connection and turn.
 //!
-//! A turn runs in fixed order: messages, reads, accepts, held input, timers, then the service's `turn_ends`, outgoing
-//! messages, flush. Messages are posted before any output is flushed, so that whatever a client does after it sees an
-//! acknowledgment, on any shard, is handled after those messages. Since readiness is edge-triggered, a connection that
-//! may have more input is listed in `read_again`. Work beyond the turn's budget ([`Work`]) waits for the next turn,
-//! which then begins at once.
+//! A turn runs in fixed order: messages, reads, accepts, timers, then the service's `turn_ends`, outgoing messages,
+//! flush, held input. Held input comes last, after the responses to all others have left: whoever causes little work
+//! never waits for its own turn's share of those that cause much. What it leads to is committed and flushed by the next
+//! turn, which begins at once. Messages are posted before any output is flushed, so that whatever a client does after
+//! it sees an acknowledgment, on any shard, is handled after those messages. Since readiness is edge-triggered, a
+//! connection that may have more input is listed in `read_again`. Work beyond the turn's budget ([`Work`]) waits for
+//! the next turn, which then begins at once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,6 +25,7 @@ use self::linger::Lingering;
 use self::proxied::{FIRST_PROXIED, Proxied};
 use crate::accept::{Arrivals, Listener};
 use crate::admission::Admission;
+use crate::discard::Discards;
 use crate::io::{Clock, Io, IoStats};
 use crate::links::{ConnId, Links, READ_BUFFER_BYTES};
 use crate::listener::LISTENERS_MAX;
@@ -63,6 +66,7 @@ pub(crate) struct Common<M> {
     pub(crate) started: Instant,
     pub(crate) turn_times: Arc<TurnTimes>,
     pub(crate) memory: Arc<MemoryBudget>,
+    pub(crate) discards: Discards,
 }
 
 /// State of a shard that a service accesses through [`Io`].
@@ -269,12 +273,17 @@ impl<S: Service> Driver<S> {
         self.end_handshakes();
         // Connections that failed during the flush may have published wills.
         self.send_mail();
+        stopwatch.end_phase(&times, TurnPhase::Flush);
+        if !self.held.is_empty() {
+            self.offer_held();
+            stopwatch.end_phase(&times, TurnPhase::Held);
+        }
         self.core.memory.set_connections(self.core.links.memory());
         stopwatch.end(&times);
         false
     }
 
-    /// Handles drained outputs and input: sockets that are ready, new connections, then held input.
+    /// Handles drained outputs and input: sockets that are ready, new connections, handshakes.
     fn take_input(&mut self, events: &Events) {
         self.core.work.begin_reads(!self.held.is_empty());
         while !self.core.work.is_phase_over()
@@ -291,8 +300,6 @@ impl<S: Service> Driver<S> {
             self.event(event);
         }
         self.accept_more();
-        self.core.work.begin_input();
-        self.offer_held();
         self.read_handshakes();
     }
 
@@ -365,7 +372,8 @@ impl<S: Service> Driver<S> {
             return self.read_header(token.0 - FIRST_PROXIED);
         }
         let slot = token.0 as u32;
-        let Some(link) = self.core.links.at(token.0) else { return };
+        let Some(link) = self.core.links.at_mut(token.0) else { return };
+        link.input.note_end(event.is_read_closed());
         if event.is_writable() && link.has_pending() {
             self.core.links.mark_dirty(slot);
         }
@@ -388,6 +396,7 @@ impl<S: Service> Driver<S> {
         while !self.core.work.is_phase_over() {
             if let Some((from, mail)) = mails.pop() {
                 has_mail = true;
+                self.core.work.note_mail();
                 self.service.mail(&mut self.core.io(), from, mail);
             } else if std::mem::replace(&mut is_newest, true) {
                 break;

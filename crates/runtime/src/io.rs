@@ -190,6 +190,13 @@ impl<M> Io<'_, M> {
         self.links.get(conn).is_some_and(Link::is_open)
     }
 
+    /// Whether the peer of a connection has closed it, or its direction of it, and some of its input is not handled
+    /// yet. What it has asked for and cannot be answered any more needs no further work. `true` if the connection is
+    /// closed here.
+    pub fn peer_has_closed(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_none_or(|link| link.input.has_ended())
+    }
+
     /// Sends a TCP ACK immediately, although no data is sent in response. A peer with Nagle's algorithm (RFC 896) holds
     /// back its next small write until the ACK, which the kernel otherwise delays by some 40 ms.
     pub fn confirm_receipt(&mut self, conn: ConnId) {

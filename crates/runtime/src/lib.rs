@@ -12,7 +12,7 @@
 //!   never sees a socket, so the same code runs under a simulated driver: see [`Io::detached`].
 //!
 //! # Invariants
-//! - A turn of the loop flushes each connection at most once, after all of the turn's input was handled.
+//! - A turn of the loop flushes each connection at most once, after all input that the turn has read was handled.
 //! - Each ready connection is read once per turn; further input waits for the next turn.
 //! - No socket is written while input is handled; [`Output`] only grows.
 //! - A turn is short: work is charged in units, and what exceeds a turn's budget waits for the next, in fair order.
@@ -32,6 +32,7 @@
 //! | `links.rs` | connection slots; its folder has a connection, its input, its output |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
+//! | `discard.rs` | large buffers are freed on a thread of their own |
 //! | `shared.rs` | bytes that many outputs share |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
@@ -42,6 +43,7 @@
 mod accept;
 mod admission;
 mod detached;
+mod discard;
 mod driver;
 mod file;
 mod frame;

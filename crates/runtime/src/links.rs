@@ -114,8 +114,8 @@ impl Links {
     }
 
     /// The connection in a slot, if there is one.
-    pub(crate) fn at(&self, slot: usize) -> Option<&Link> {
-        self.slots.get(slot).filter(|link| !link.is_free())
+    pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut Link> {
+        self.slots.get_mut(slot).filter(|link| !link.is_free())
     }
 
     pub(crate) fn id(&self, slot: u32) -> ConnId {
@@ -206,6 +206,11 @@ impl Links {
             link.move_to(shard);
             self.pending_close.push(conn.slot);
         }
+    }
+
+    /// Whether connections were closed or handed over in this turn.
+    pub(crate) fn has_pending_close(&self) -> bool {
+        !self.pending_close.is_empty()
     }
 
     /// Takes the connections closed or handed over in this turn.

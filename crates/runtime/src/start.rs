@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::accept::{Arrivals, bind_all};
 use crate::admission::Admission;
+use crate::discard::Discards;
 use crate::driver::{Common, Driver, WAKE};
 use crate::listener::{BoundListener, ListenerConfig};
 use crate::mailbox::Mailboxes;
@@ -125,6 +126,7 @@ where
         started: Instant::now(),
         turn_times: Arc::new(TurnTimes::new(shards)),
         memory: Arc::clone(&options.memory),
+        discards: Discards::default(),
     });
     let turn_times = Arc::clone(&common.turn_times);
     let span = Duration::from_micros(u64::from(options.coalesce_us));

@@ -21,7 +21,7 @@ pub enum TurnPhase {
     Completion,
     /// Messages and connections from other shards.
     Mailbox,
-    /// Reads, new connections, and held input.
+    /// Reads and new connections.
     Input,
     /// Timers.
     Timers,
@@ -29,12 +29,22 @@ pub enum TurnPhase {
     Commit,
     /// Messages to other shards leave, output is written, connections are closed.
     Flush,
+    /// Input that was held, of connections that cause more work than their share.
+    Held,
 }
 
 impl TurnPhase {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Total, Self::Completion, Self::Mailbox, Self::Input, Self::Timers, Self::Commit, Self::Flush];
+    pub const ALL: [Self; 8] = [
+        Self::Total,
+        Self::Completion,
+        Self::Mailbox,
+        Self::Input,
+        Self::Timers,
+        Self::Commit,
+        Self::Flush,
+        Self::Held,
+    ];
 
     /// Name, as a value of a metric's label.
     pub fn name(self) -> &'static str {
@@ -46,6 +56,7 @@ impl TurnPhase {
             Self::Timers => "timers",
             Self::Commit => "commit",
             Self::Flush => "flush",
+            Self::Held => "held",
         }
     }
 }
@@ -155,9 +166,8 @@ impl Stopwatch {
         self.phase_began_ns = now_ns;
     }
 
-    /// Records the last phase, and the turn.
-    pub(crate) fn end(mut self, times: &TurnTimes) {
-        self.end_phase(times, TurnPhase::Flush);
+    /// Records the turn, which ends with the phase recorded last.
+    pub(crate) fn end(self, times: &TurnTimes) {
         times.record(self.shard, TurnPhase::Total, self.began_ns, self.phase_began_ns);
     }
 }
@@ -188,6 +198,7 @@ mod tests {
         let mut stopwatch = Stopwatch::begin(0, Instant::now());
         stopwatch.end_phase(&times, TurnPhase::Completion);
         stopwatch.end_phase(&times, TurnPhase::Input);
+        stopwatch.end_phase(&times, TurnPhase::Flush);
         stopwatch.end(&times);
         let sum = |phase| times.histogram(0, phase).sum_ns;
         let parts = sum(TurnPhase::Completion) + sum(TurnPhase::Input) + sum(TurnPhase::Flush);

@@ -17,6 +17,11 @@ pub const TURN_UNITS: u32 = 10_000;
 const MAIL_UNITS: u64 = TURN_UNITS as u64 / 2;
 /// Units of a turn available to input, however much mail there was.
 const INPUT_UNITS: u64 = TURN_UNITS as u64 / 2;
+/// Units of one read, and of all held input, while several connections are served. What a light client has to wait for
+/// is at most one of each.
+const SLICE_UNITS: u64 = TURN_UNITS as u64 / 2;
+/// Turns without a second connection after which the only one gets whole turns.
+const ALONE_AFTER_TURNS: u32 = 64;
 /// Units of a turn available to timers, and to the work that a service continues at the end of a turn, each.
 const BACKGROUND_UNITS: u64 = TURN_UNITS as u64 / 8;
 /// Units of a turn available to handshakes, after all other input.
@@ -37,6 +42,10 @@ pub(crate) struct Work {
     call_end: u64,
     /// Mail from other shards waits for the next turn.
     pub(crate) has_mail: bool,
+    /// Turns for which more than one connection counts as being served.
+    shared_turns: u32,
+    /// Slot of the connection that was read last.
+    last_slot: u32,
 }
 
 /// Input is being offered to the service, within an allowance.
@@ -48,7 +57,14 @@ pub(crate) struct Offer {
 
 impl Default for Work {
     fn default() -> Self {
-        let mut work = Self { spent: 0, phase_end: 0, call_end: 0, has_mail: false };
+        let mut work = Self {
+            spent: 0,
+            phase_end: 0,
+            call_end: 0,
+            has_mail: false,
+            shared_turns: 0,
+            last_slot: u32::MAX,
+        };
         work.begin_input();
         work
     }
@@ -58,7 +74,27 @@ impl Work {
     /// Begins a turn with the work that a service continues from the last one.
     pub(crate) fn begin_turn(&mut self) {
         self.spent = 0;
+        self.shared_turns = self.shared_turns.saturating_sub(1);
         self.begin_background();
+    }
+
+    /// A connection is read.
+    #[inline]
+    pub(crate) fn note_read(&mut self, slot: u32) {
+        if slot != self.last_slot {
+            self.last_slot = slot;
+            self.shared_turns = ALONE_AFTER_TURNS;
+        }
+    }
+
+    /// Mail is handled, which others wait for.
+    pub(crate) fn note_mail(&mut self) {
+        self.shared_turns = ALONE_AFTER_TURNS;
+    }
+
+    /// Whether several connections are served.
+    fn is_shared(&self) -> bool {
+        self.shared_turns > 0
     }
 
     pub(crate) fn begin_mail(&mut self) {
@@ -73,6 +109,12 @@ impl Work {
 
     pub(crate) fn begin_input(&mut self) {
         self.begin_phase(INPUT_UNITS / 2, u64::from(TURN_UNITS));
+    }
+
+    /// Begins the offers of held input, after the output of the others was flushed.
+    pub(crate) fn begin_held(&mut self) {
+        let units = if self.is_shared() { SLICE_UNITS } else { TURN_UNITS.into() };
+        self.begin_phase(units, 0);
     }
 
     /// Begins a phase that continues work which no connection waits for.
@@ -127,6 +169,12 @@ impl Work {
         share.max(SHARE_UNITS_MIN)
     }
 
+    /// Share of a connection that was just read, while `held` others wait.
+    pub(crate) fn read_share(&self, held: usize) -> u64 {
+        let share = self.share(held + 1);
+        if self.is_shared() { share.min(SLICE_UNITS) } else { share }
+    }
+
     /// Begins to offer a connection its input.
     pub(crate) fn begin_offer(&mut self, allowance: u64) -> Offer {
         self.call_end = self.spent + allowance;
@@ -138,6 +186,11 @@ impl Work {
         self.call_end = self.phase_end;
         let debt = (self.spent - offer.spent_before).saturating_sub(offer.allowance);
         u32::try_from(debt).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the connection has used up its allowance.
+    pub(crate) fn has_used_up(&self, offer: &Offer) -> bool {
+        self.spent - offer.spent_before >= offer.allowance
     }
 }
 
@@ -195,5 +248,35 @@ mod tests {
         assert_eq!(work.share(1), INPUT_UNITS);
         work.begin_background();
         assert!(!work.is_exhausted());
+        work.charge(TURN_UNITS);
+        work.begin_held();
+        assert!(!work.is_exhausted());
+    }
+
+    #[test]
+    fn a_connection_gets_whole_turns_while_no_other_is_served() {
+        let mut work = Work::default();
+        let share_of = |work: &mut Work, slot| {
+            work.begin_turn();
+            work.begin_reads(false);
+            work.note_read(slot);
+            let read = work.read_share(0);
+            work.begin_held();
+            (read, work.share(1))
+        };
+        let (whole, slice) = (u64::from(TURN_UNITS), SLICE_UNITS);
+        assert_eq!(share_of(&mut work, 7), (slice, slice), "there may be others");
+        for _ in 1..ALONE_AFTER_TURNS {
+            assert_eq!(share_of(&mut work, 7), (slice, slice));
+        }
+        assert_eq!(share_of(&mut work, 7), (whole, whole));
+        assert_eq!(share_of(&mut work, 8), (slice, slice));
+        assert_eq!(share_of(&mut work, 7), (slice, slice));
+        for _ in 0..ALONE_AFTER_TURNS {
+            share_of(&mut work, 7);
+        }
+        assert_eq!(share_of(&mut work, 7), (whole, whole));
+        work.note_mail();
+        assert_eq!(share_of(&mut work, 7), (slice, slice));
     }
 }

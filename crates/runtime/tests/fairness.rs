@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mainstem_runtime::{
@@ -106,6 +107,106 @@ fn connections_that_always_have_input_do_not_starve_another() {
         stopped.store(true, Ordering::Relaxed);
         assert!(are_answered, "a ping waits for seconds while others always have input");
     });
+    (handle.drainer())();
+    handle.join().unwrap();
+}
+
+/// Answers pings. Handles anything else one byte at a time, for ever, until its peer has closed.
+#[derive(Default)]
+struct Slices {
+    seen: Arc<Seen>,
+    /// The connection that was answered last.
+    answered: Option<ConnId>,
+    /// Connections with a byte that was not the first.
+    offered: Vec<ConnId>,
+}
+
+#[derive(Default)]
+struct Seen {
+    offers: AtomicUsize,
+    /// Held input that was offered before a response from the same turn had left.
+    early_offers: AtomicUsize,
+    has_closed: AtomicBool,
+}
+
+impl Service for Slices {
+    type Mail = ();
+
+    fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
+
+    fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
+        if bytes[0] == PING {
+            io.output(conn).expect("an open connection").buffer().extend_from_slice(bytes);
+            self.answered = Some(conn);
+            return Received { consumed: bytes.len(), ..Received::default() };
+        }
+        if self.offered.contains(&conn) {
+            self.seen.offers.fetch_add(1, Ordering::Relaxed);
+            if self.answered.is_some_and(|answered| io.has_output(answered)) {
+                self.seen.early_offers.fetch_add(1, Ordering::Relaxed);
+            }
+        } else {
+            self.offered.push(conn);
+        }
+        if io.peer_has_closed(conn) {
+            self.seen.has_closed.store(true, Ordering::Relaxed);
+            return Received { consumed: bytes.len(), ..Received::default() };
+        }
+        io.charge(TURN_UNITS);
+        Received { consumed: 0, hold: true, ..Received::default() }
+    }
+
+    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+    fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
+
+    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
+
+    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
+
+    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
+        true
+    }
+
+    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
+
+    fn drain(&mut self, _io: &mut Io<'_, ()>) {}
+}
+
+/// Waits for a condition that the shard brings about.
+fn wait_for(what: &str, is_met: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !is_met() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn responses_leave_before_held_input_and_what_a_peer_has_left_behind_is_known() {
+    let seen = Arc::new(Seen::default());
+    let service = |_, _| Slices { seen: Arc::clone(&seen), ..Slices::default() };
+    let handle = start(&options(), service).unwrap();
+    let ListenerAddress::Tcp(address) = handle.listeners()[0].address.clone() else { panic!("TCP") };
+    let mut heavy = TcpStream::connect(address).unwrap();
+    heavy.write_all(b"x").unwrap();
+    let offers = || seen.offers.load(Ordering::Relaxed);
+    wait_for("held input is offered again and again", || offers() > 100);
+    let mut light = TcpStream::connect(address).unwrap();
+    light.set_nodelay(true).unwrap();
+    for _ in 0..PINGS {
+        let before = offers();
+        light.write_all(&[PING]).unwrap();
+        light.read_exact(&mut [0]).unwrap();
+        wait_for("the heavy connection goes on", || offers() > before);
+    }
+    assert_eq!(seen.early_offers.load(Ordering::Relaxed), 0);
+    assert!(!seen.has_closed.load(Ordering::Relaxed));
+    drop(heavy);
+    wait_for("the service learns that the peer has closed", || seen.has_closed.load(Ordering::Relaxed));
+    drop(light);
     (handle.drainer())();
     handle.join().unwrap();
 }

@@ -8,6 +8,9 @@ use super::Driver;
 use crate::accept::{ACCEPTS_PER_TURN, Arrival};
 use crate::service::Service;
 
+/// Cost of accepting a connection, units.
+const ACCEPT_UNITS: u32 = 100;
+
 impl<S: Service> Driver<S> {
     /// Accepts connections from listeners that have more, and assigns each to a shard. The listeners share the number
     /// of connections of a turn; those of which nothing was accepted begin the next one.
@@ -28,6 +31,7 @@ impl<S: Service> Driver<S> {
             let tried =
                 listener.accept(&self.core.common.admission, now, room, |arrival| arrivals.push(arrival));
             room -= tried;
+            self.core.work.charge(tried as u32 * ACCEPT_UNITS);
             self.next_listener = index + 1;
             let has_proxies = self.listeners[index].has_proxies();
             for arrival in arrivals {

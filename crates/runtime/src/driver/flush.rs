@@ -12,6 +12,8 @@ use crate::service::Service;
 
 /// Cost of a write, units.
 const WRITE_UNITS: u32 = 20;
+/// Cost of closing a socket, units.
+const CLOSE_UNITS: u32 = 50;
 /// Bytes written for one unit.
 const BYTES_PER_UNIT: usize = 512;
 
@@ -102,7 +104,7 @@ impl<S: Service> Driver<S> {
                 Phase::Free | Phase::Open | Phase::Lingering => {}
                 Phase::Closing => {
                     let conn = ConnId { slot, generation: link.generation() };
-                    drop(link.input.take());
+                    self.core.common.discards.free(link.input.take());
                     // Closing with unread input would reset the connection and could destroy the last packet: shut down
                     // the write side, then read until the peer closes.
                     if link.end_output() {
@@ -138,7 +140,10 @@ impl<S: Service> Driver<S> {
             if let Err(error) = self.poll.registry().deregister(&mut socket) {
                 log::debug!("cannot deregister a connection: {error}");
             }
-            if self.core.links.slot_mut(slot).phase() == Phase::Lingering {
+            self.core.work.charge(CLOSE_UNITS);
+            let link = self.core.links.slot_mut(slot);
+            self.core.common.discards.free(link.input.take());
+            if link.phase() == Phase::Lingering {
                 self.lingering.closed();
             }
             self.core.links.release(slot);

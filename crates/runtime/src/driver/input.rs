@@ -15,6 +15,8 @@ use crate::service::Service;
 pub(super) const READ_UNITS: u32 = 8;
 /// Bytes read for one unit more.
 const BYTES_PER_UNIT: usize = 512;
+/// The same for the rest of a large packet, which goes to memory that nothing has used before.
+const LARGE_BYTES_PER_UNIT: usize = 128;
 /// Maximum retry interval while no held connection makes progress, ms.
 const HELD_RETRY_MS_MAX: u64 = 8;
 
@@ -82,6 +84,7 @@ impl<S: Service> Driver<S> {
             return self.close_ended(conn);
         }
         self.core.stats.reads += 1;
+        self.core.work.note_read(slot);
         self.core.work.charge(READ_UNITS);
         let rest_len = if is_layered { 0 } else { link.input.len() };
         let in_place = !is_layered && link.input.reads_in_place();
@@ -94,7 +97,8 @@ impl<S: Service> Driver<S> {
             Ok(0) => self.peer_closed(conn),
             Ok(count) => {
                 self.core.stats.bytes_read += count as u64;
-                self.core.work.charge((count / BYTES_PER_UNIT) as u32);
+                let bytes_per_unit = if in_place { LARGE_BYTES_PER_UNIT } else { BYTES_PER_UNIT };
+                self.core.work.charge((count / bytes_per_unit) as u32);
                 if count == room {
                     self.read_again.push(slot);
                 }
@@ -163,7 +167,7 @@ impl<S: Service> Driver<S> {
             self.core.links.slot_mut(conn.slot).input.move_to(&mut self.buffer);
         }
         let input = &self.buffer[..rest_len + count];
-        let offer = self.core.work.begin_offer(self.core.work.share(self.held.len() + 1));
+        let offer = self.core.work.begin_offer(self.core.work.read_share(self.held.len()));
         let received = self.service.received(&mut self.core.io(), conn, input);
         let debt = self.core.work.end_offer(&offer);
         let rest = &self.buffer[received.consumed..rest_len + count];
@@ -180,28 +184,37 @@ impl<S: Service> Driver<S> {
 
     /// Offers input from a buffer that the connection owns.
     pub(super) fn offer(&mut self, conn: ConnId, input: Vec<u8>) {
-        let allowance = self.core.work.share(self.held.len() + 1);
+        let allowance = self.core.work.read_share(self.held.len());
         self.offer_within(conn, input, allowance);
     }
 
-    /// Offers input from a buffer that the connection owns, for work within an allowance.
-    fn offer_within(&mut self, conn: ConnId, input: Vec<u8>, allowance: u64) {
+    /// Offers input from a buffer that the connection owns, for work within an allowance. Returns whether that was used
+    /// up.
+    fn offer_within(&mut self, conn: ConnId, mut input: Vec<u8>, allowance: u64) -> bool {
         let offer = self.core.work.begin_offer(allowance);
         let received = self.service.received(&mut self.core.io(), conn, &input);
+        let is_used_up = self.core.work.has_used_up(&offer);
         let debt = self.core.work.end_offer(&offer);
+        if received.consumed > 0 {
+            let rest = input[received.consumed..].to_vec();
+            self.core.common.discards.free(std::mem::replace(&mut input, rest));
+        }
         if let Some(link) = self.core.links.get_mut(conn) {
             link.input.end_offer(received.next_len, debt);
-            link.input.keep_owned(input, received.consumed);
+            link.input.set(input);
             if received.hold {
                 link.input.hold();
                 self.held.add(conn);
             }
             self.core.links.count_memory(conn.slot);
         }
+        is_used_up
     }
 
-    /// Offers held connections their input again, as long as the service takes it and the turn lasts.
+    /// Offers held connections their input again, as long as the service takes it and their share of the turn lasts.
     pub(super) fn offer_held(&mut self) {
+        self.core.work.begin_held();
+        let was_blocked = self.held.blocked;
         let mut blocked = !self.held.is_empty();
         let share = self.core.work.share(self.held.len());
         for _ in 0..self.held.len() {
@@ -220,8 +233,8 @@ impl<S: Service> Driver<S> {
             };
             let input = link.input.take();
             let before = input.len();
-            self.offer_within(conn, input, allowance);
-            if self.core.links.get(conn).is_none_or(|link| link.input.len() < before) {
+            let is_used_up = self.offer_within(conn, input, allowance);
+            if is_used_up || self.core.links.get(conn).is_none_or(|link| link.input.len() < before) {
                 blocked = false;
             }
             if self.core.links.get(conn).is_some_and(|link| !link.input.is_held()) {
@@ -230,6 +243,11 @@ impl<S: Service> Driver<S> {
             }
         }
         self.held.set_blocked(blocked);
+        // The next turn ends what began here: it commits, sends messages and flushes.
+        let has_mail = self.core.outbox.iter().any(|mails| !mails.is_empty());
+        if !(blocked && was_blocked) || has_mail || self.core.links.has_pending_close() {
+            self.core.links.request_turn();
+        }
     }
 
     /// Handles the end of a connection by the peer.

@@ -25,6 +25,8 @@ pub(crate) const LINGER_BYTES: u32 = 64 * 1024;
 const READ_BYTES: usize = 16 * 1024;
 /// Reads of discarded input in one turn of a shard.
 const READS_PER_TURN: u32 = 32;
+/// Lingering connections that are closed in one turn of a shard.
+const CLOSES_PER_TURN: usize = 64;
 /// Maximum number of lingering connections per shard. Beyond it, the one that has lingered longest is closed.
 const LINGERING_MAX: usize = 1024;
 
@@ -120,7 +122,9 @@ impl<S: Service> Driver<S> {
     pub(super) fn end_lingering(&mut self) {
         self.lingering.reads_in_turn = 0;
         let now_ms = self.core.clock.now_ms;
-        while let Some(conn) = self.lingering.take_due(now_ms, |conn| self.core.links.get(conn).is_some()) {
+        for _ in 0..CLOSES_PER_TURN {
+            let is_open = |conn| self.core.links.get(conn).is_some();
+            let Some(conn) = self.lingering.take_due(now_ms, is_open) else { break };
             if self.core.links.get(conn).is_some() {
                 self.drop_socket(conn.slot);
             }

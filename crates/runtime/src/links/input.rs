@@ -24,6 +24,8 @@ pub(crate) struct LinkInput {
     debt: u32,
     /// In the driver's queue of held connections.
     is_held: bool,
+    /// The peer has closed the connection, or its direction of it. Input from before may not have been handled yet.
+    has_ended: bool,
     /// In the driver's list of sockets to read later, which knows slots only: it outlives the connection.
     reads_later: bool,
 }
@@ -103,15 +105,19 @@ impl LinkInput {
         }
     }
 
-    /// Keeps what the service has left of a buffer that the connection owns.
-    pub(crate) fn keep_owned(&mut self, mut input: Vec<u8>, consumed: usize) {
-        if consumed == input.len() {
-            input = Vec::new();
-        } else if consumed > 0 {
-            input.drain(..consumed);
-            input.shrink_to_fit();
-        }
+    /// Keeps a buffer of unconsumed bytes that the connection owns.
+    pub(crate) fn set(&mut self, input: Vec<u8>) {
         self.partial = input;
+    }
+
+    /// Notes whether the peer has closed the connection, or its direction of it.
+    pub(crate) fn note_end(&mut self, has_ended: bool) {
+        self.has_ended |= has_ended;
+    }
+
+    /// Whether the peer has closed the connection, or its direction of it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Work done beyond the connection's share, units.

@@ -1,13 +1,16 @@
 //! A SUBSCRIBE or UNSUBSCRIBE with many filters, handled over several turns.
 //!
-//! First all filters are checked, so that a malformed packet changes nothing. Then they are handled one by one, and the
-//! acknowledgement has a reason code for each. Meanwhile the packet stays in the input of its connection, whose next
-//! packets wait behind it. What must be known between two turns is here, as plain data.
+//! First all filters are checked, so that a malformed packet changes nothing, and counted: more than a session can have
+//! end the connection. Then they are handled one by one, and the acknowledgement has a reason code for each. Meanwhile
+//! the packet stays in the input of its connection, whose next packets wait behind it. What must be known between two
+//! turns is here, as plain data.
 
 use mainstem_mqtt::{DecodeError, FilterReader, SubscribeFilter, Version};
 
 use crate::pending_acks::AckCondition;
 
+/// Filters of one packet that are handled, or more if a session may have more subscriptions.
+pub(crate) const FILTERS_MAX: usize = 128 * 1024;
 /// Filters that are checked for one unit of work.
 const CHECKED_PER_UNIT: usize = 4;
 /// Bytes of filters that are checked for one unit of work.

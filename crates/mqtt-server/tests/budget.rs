@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_mqtt::{
-    Connect, Header, MessageProperties, Packet, Publish, QoS, Subscribe, SubscribeFilter, SubscribeFilters,
-    SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties, Version, decode,
+    Connect, Header, MessageProperties, Packet, Publish, QoS, RetainHandling, Subscribe, SubscribeFilter,
+    SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties, Version, decode,
 };
 use mainstem_mqtt_server::{Mail, MqttConfig, Shard, Shared};
 use mainstem_runtime::{Clock, ConnId, Detached, Io, TURN_UNITS};
@@ -169,7 +169,10 @@ fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn subscribe<'a>(filters: impl Iterator<Item = &'a str>) -> Vec<u8> {
-    let options = SubscribeOptions::qos(QoS::AtMostOnce);
+    subscribe_with(SubscribeOptions::qos(QoS::AtMostOnce), filters)
+}
+
+fn subscribe_with<'a>(options: SubscribeOptions, filters: impl Iterator<Item = &'a str>) -> Vec<u8> {
     let filters: Vec<_> = filters.map(|filter| SubscribeFilter { filter, options }).collect();
     encode(&Packet::Subscribe(Subscribe {
         packet_id: 1,
@@ -259,6 +262,58 @@ fn a_packet_with_many_filters_takes_many_turns_and_is_acknowledged_once() {
         assert!(received[0].len() > FILTERS, "a code for each filter");
     }
     assert_eq!(broker.shared.counters().subscriptions, 0);
+}
+
+#[test]
+fn a_packet_with_more_filters_than_a_server_handles_ends_its_connection() {
+    const FILTERS_MAX: usize = 128 * 1024;
+    for (is_fitting, count) in [(true, FILTERS_MAX), (false, FILTERS_MAX + 1)] {
+        let requests =
+            [subscribe(std::iter::repeat_n("a", count)), unsubscribe(std::iter::repeat_n("a", count))];
+        for request in requests {
+            let mut broker = Broker::new();
+            let client = broker.connect("client", 0);
+            broker.settle();
+            broker.take(client);
+            let (_, units) = broker.run(client, &request);
+            assert_eq!(broker.detached.is_known(client), is_fitting);
+            let response = broker.take(client);
+            if is_fitting {
+                assert!(response[0].len() > count, "a code for each filter");
+            } else {
+                assert_eq!((response.len(), response[0][0], response[0][2]), (1, 0xe0, QUOTA_EXCEEDED));
+                assert!(units < 2 * count as u64, "{units} units: the filters are only counted");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_subscribe_of_a_client_that_has_gone_is_dropped() {
+    const FILTERS: usize = 9_000;
+    let mut broker = Broker::new();
+    let (client, other) = (broker.connect("client", 60), broker.connect("other", 0));
+    broker.subscribe_all(other, &["last".to_owned()]);
+    broker.take(client);
+    let filters: Vec<_> = (0..FILTERS).map(|number| format!("filter/{number}")).collect();
+    let retain_handling = RetainHandling::DoNotSend;
+    let options = SubscribeOptions { retain_handling, ..SubscribeOptions::qos(QoS::AtMostOnce) };
+    let mut bytes = subscribe_with(options, filters.iter().map(String::as_str));
+    bytes.extend_from_slice(&publish("last", false));
+    broker.feed(client, &bytes);
+    broker.turn();
+    assert!(broker.detached.is_held(client), "it takes many turns");
+    let before = broker.shared.counters().subscriptions;
+    assert!((2..FILTERS as u64).contains(&before), "{before} subscriptions");
+    broker.detached.announce_close(client);
+    let turns = broker.turns;
+    broker.settle();
+    assert!(broker.turns - turns < 5, "{} turns for work that nobody waits for", broker.turns - turns);
+    assert_eq!(broker.shared.counters().subscriptions, before);
+    assert_eq!(broker.take(client), Vec::<Vec<u8>>::new(), "what was not done is not acknowledged");
+    assert_eq!(broker.topics(other), ["last"], "what it had sent behind it is handled");
+    broker.detached.hang_up(&mut broker.shard, client);
+    broker.settle();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 use super::{Handled, Next, ProtocolError, Shard};
 use crate::broker_state::Mail;
 use crate::config::MqttConfig;
-use crate::filter_list::{FilterList, HandledFilters};
+use crate::filter_list::{FILTERS_MAX, FilterList, HandledFilters};
 use crate::journal::entry::Entry;
 use crate::message::Message;
 use crate::pending_acks::AckKind;
@@ -60,6 +60,8 @@ impl Shard {
             return Ok(Next::Hold);
         }
         let mut list = match self.connections.take_filter_list(conn) {
+            // Nobody waits for the acknowledgement of the rest.
+            Some(_) if io.peer_has_closed(conn) => return Ok(Next::Packet),
             Some(list) => list,
             None => Box::new(FilterList::new(self.connections.version(conn), frame)?),
         };
@@ -94,6 +96,7 @@ impl Shard {
         loop {
             let checked = list.check(frame)?;
             io.charge(checked.units);
+            self.check_filter_count(slot, list.count())?;
             if checked.is_complete {
                 break;
             }
@@ -117,6 +120,20 @@ impl Shard {
             }
         }
         Ok(true)
+    }
+
+    /// Refuses a SUBSCRIBE or UNSUBSCRIBE with more filters than any client needs, before anything is changed.
+    fn check_filter_count(&mut self, slot: u32, filters: usize) -> Result<(), ProtocolError> {
+        let filters_max = FILTERS_MAX.max(self.config().max_subscriptions_per_session as usize);
+        if filters <= filters_max {
+            return Ok(());
+        }
+        let client_id = self.sessions.at(slot).client_id();
+        log::info!(
+            "client {client_id:?}: a SUBSCRIBE or UNSUBSCRIBE has more than {filters_max} filters, the larger of {FILTERS_MAX} and mqtt.max_subscriptions_per_session"
+        );
+        let what = "more filters in one packet than the server handles";
+        Err(ProtocolError::new(ReasonCode::QuotaExceeded, what))
     }
 
     /// Refuses a SUBSCRIBE or UNSUBSCRIBE whose acknowledgement would be too large for the client, before anything is

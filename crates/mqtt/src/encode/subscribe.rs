@@ -81,6 +81,9 @@ impl Section for Unsubscribe<'_> {
     }
 }
 
+/// Reason codes that are converted and written at once.
+const CODES_AT_ONCE: usize = 64;
+
 pub(super) struct SubAckBody<'a>(pub(super) &'a SubAck<'a>);
 
 impl Body for SubAckBody<'_> {
@@ -100,8 +103,12 @@ impl Body for SubAckBody<'_> {
             sink.raw(self.0.reasons);
         } else {
             // 3.1.1 has a single failure code (3.9.3). 3.1 defines none, but its clients expect the same.
-            for &reason in self.0.reasons {
-                sink.u8(reason.min(ReasonCode::UnspecifiedError as u8));
+            for reasons in self.0.reasons.chunks(CODES_AT_ONCE) {
+                let mut codes = [0; CODES_AT_ONCE];
+                for (code, reason) in codes.iter_mut().zip(reasons) {
+                    *code = (*reason).min(ReasonCode::UnspecifiedError as u8);
+                }
+                sink.raw(&codes[..reasons.len()]);
             }
         }
     }
@@ -137,8 +144,13 @@ fn check_reasons(kind: PacketType, reasons: &[u8]) -> Result<(), EncodeError> {
     if reasons.is_empty() {
         return Err(EncodeError::Invalid("acknowledgement without a reason code (3.9.3, 3.11.3)"));
     }
-    if reasons.iter().any(|&byte| !ReasonCode::try_from(byte).is_ok_and(|reason| reason.is_allowed_in(kind)))
-    {
+    // There may be many codes, but few different ones.
+    let mut is_used = [false; 1 << u8::BITS];
+    for reason in reasons {
+        is_used[usize::from(*reason)] = true;
+    }
+    let mut used = (0..=u8::MAX).filter(|byte| is_used[usize::from(*byte)]);
+    if used.any(|byte| !ReasonCode::try_from(byte).is_ok_and(|reason| reason.is_allowed_in(kind))) {
         return Err(EncodeError::Invalid("reason code not defined for this packet (3.9.3, 3.11.3)"));
     }
     Ok(())

@@ -271,7 +271,7 @@ fn try_add(count: &AtomicUsize, max: usize) -> bool {
 }
 
 /// What identifies a client among addresses.
-fn client_address(peer: IpAddr) -> IpAddr {
+pub(crate) fn client_address(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {

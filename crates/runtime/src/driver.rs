@@ -19,6 +19,7 @@ use mio::net::TcpStream;
 use mio::{Events, Poll, Token};
 
 use self::drain::Drain;
+use self::fair_queue::FairQueue;
 use self::handshakes::{HandshakeLimits, Handshakes};
 use self::input::Held;
 use self::linger::Lingering;
@@ -38,6 +39,7 @@ use crate::work::Work;
 
 mod connect;
 mod drain;
+mod fair_queue;
 mod flush;
 mod handshakes;
 mod input;
@@ -117,7 +119,7 @@ pub(crate) struct Driver<S: Service> {
     /// Connections to read again without an event: the last read filled the buffer, or the end was not reached yet.
     read_again: Vec<u32>,
     /// Connections that were ready when the turn had no share left for them: read first in the next one.
-    unread: Vec<u32>,
+    unread: FairQueue<u32>,
     held: Held,
     /// Connections whose congested output has drained.
     drained: VecDeque<ConnId>,
@@ -175,7 +177,7 @@ impl<S: Service> Driver<S> {
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
             mails: Mails::default(),
             read_again: Vec::new(),
-            unread: Vec::new(),
+            unread: FairQueue::default(),
             held: Held::default(),
             drained: VecDeque::new(),
             due: VecDeque::new(),
@@ -291,9 +293,13 @@ impl<S: Service> Driver<S> {
         {
             self.service.drained(&mut self.core.io(), conn);
         }
-        let read_again = std::mem::take(&mut self.read_again);
-        for slot in std::mem::take(&mut self.unread).into_iter().chain(read_again) {
+        while !self.core.work.is_phase_over()
+            && let Some((slot, _)) = self.unread.pop()
+        {
             self.core.links.slot_mut(slot).input.read_now();
+            self.read_in_turn(slot);
+        }
+        for slot in std::mem::take(&mut self.read_again) {
             self.read_in_turn(slot);
         }
         for event in events {

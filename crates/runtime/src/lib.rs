@@ -36,7 +36,7 @@
 //! | `shared.rs` | bytes that many outputs share |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
-//! | `driver.rs` | the `mio` loop; its folder has new connections, handshakes, input, flush and close, lingering, drain |
+//! | `driver.rs` | the `mio` loop; its folder has new connections, handshakes, input, fair queues, flush, lingering, drain |
 //! | `detached.rs` | a shard without sockets |
 //! | `start.rs`, `pinning.rs` | threads, limits; whether threads are pinned to cores |
 

@@ -114,6 +114,11 @@ impl Links {
     }
 
     /// The connection in a slot, if there is one.
+    pub(crate) fn at(&self, slot: usize) -> Option<&Link> {
+        self.slots.get(slot).filter(|link| !link.is_free())
+    }
+
+    /// The connection in a slot, if there is one.
     pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut Link> {
         self.slots.get_mut(slot).filter(|link| !link.is_free())
     }

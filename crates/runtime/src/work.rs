@@ -163,10 +163,7 @@ impl Work {
 
     /// Share of one of `connections` connections with input.
     pub(crate) fn share(&self, connections: usize) -> u64 {
-        let rest = self.phase_end.saturating_sub(self.spent);
-        // Mostly there is one, and a division takes as long as the rest of the accounting.
-        let share = if connections > 1 { rest / connections as u64 } else { rest };
-        share.max(SHARE_UNITS_MIN)
+        divide(self.phase_end.saturating_sub(self.spent), connections)
     }
 
     /// Share of a connection that was just read, while `held` others wait.
@@ -192,6 +189,13 @@ impl Work {
     pub(crate) fn has_used_up(&self, offer: &Offer) -> bool {
         self.spent - offer.spent_before >= offer.allowance
     }
+}
+
+/// One of `connections` shares of `units`.
+pub(crate) fn divide(units: u64, connections: usize) -> u64 {
+    // Mostly there is one, and a division takes as long as the rest of the accounting.
+    let share = if connections > 1 { units / connections as u64 } else { units };
+    share.max(SHARE_UNITS_MIN)
 }
 
 /// Pays a connection's debt from its share. Returns the allowance that is left; `None` if the debt took it all.

@@ -1,9 +1,9 @@
 //! Connections with real sockets that always have input, beside one that rarely has.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mainstem_runtime::{
@@ -207,6 +207,91 @@ fn responses_leave_before_held_input_and_what_a_peer_has_left_behind_is_known() 
     drop(heavy);
     wait_for("the service learns that the peer has closed", || seen.has_closed.load(Ordering::Relaxed));
     drop(light);
+    (handle.drainer())();
+    handle.join().unwrap();
+}
+
+/// Addresses of the clients of [`Shares`].
+const CLIENTS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
+
+/// Does work for all connections, for ever, as far as their shares go. Counts it by the address of the client.
+#[derive(Default)]
+struct Shares {
+    units: Arc<[AtomicU64; 2]>,
+    /// Index into [`CLIENTS`], by connection slot.
+    clients: Vec<usize>,
+}
+
+impl Service for Shares {
+    type Mail = ();
+
+    fn accepted(&mut self, io: &mut Io<'_, ()>, conn: ConnId, _protocol: ProtocolTag) {
+        let client = CLIENTS.iter().position(|known| io.peer() == Some(IpAddr::V4(*known)));
+        self.clients.resize(self.clients.len().max(conn.slot() + 1), 0);
+        self.clients[conn.slot()] = client.expect("a known address");
+    }
+
+    fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
+        if io.peer_has_closed(conn) {
+            return Received { consumed: bytes.len(), ..Received::default() };
+        }
+        while !io.is_exhausted() {
+            io.charge(50);
+            self.units[self.clients[conn.slot()]].fetch_add(50, Ordering::Relaxed);
+        }
+        Received { consumed: 0, hold: true, ..Received::default() }
+    }
+
+    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+    fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
+
+    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
+
+    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
+
+    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
+        true
+    }
+
+    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
+
+    fn drain(&mut self, _io: &mut Io<'_, ()>) {}
+}
+
+/// Connects from another address of this machine.
+#[cfg(target_os = "linux")]
+fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddrV4::new(client, 0)).unwrap();
+    connect(&socket, &server).unwrap();
+    socket.into()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_with_many_connections_gets_no_more_than_one_with_a_single_connection() {
+    let units = Arc::<[AtomicU64; 2]>::default();
+    let service = |_, _| Shares { units: Arc::clone(&units), ..Shares::default() };
+    let handle = start(&options(), service).unwrap();
+    let ListenerAddress::Tcp(address) = handle.listeners()[0].address.clone() else { panic!("TCP") };
+    let mut sockets: Vec<_> = (0..40).map(|_| connect_from(CLIENTS[0], address)).collect();
+    sockets.push(connect_from(CLIENTS[1], address));
+    for socket in &mut sockets {
+        socket.write_all(b"x").unwrap();
+    }
+    let done = || [0, 1].map(|client| units[client].load(Ordering::Relaxed));
+    wait_for("both work", || done().iter().all(|units| *units > 0));
+    let before = done();
+    let enough = 500 * u64::from(TURN_UNITS);
+    wait_for("work is done", || done().iter().sum::<u64>() > before.iter().sum::<u64>() + enough);
+    let after = done();
+    let [many, single] = [0, 1].map(|client| after[client] - before[client]);
+    assert!((50..150).contains(&(100 * single / many)), "{many} units for 40 connections, {single} for one");
+    drop(sockets);
     (handle.drainer())();
     handle.join().unwrap();
 }

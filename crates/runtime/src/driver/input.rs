@@ -4,12 +4,14 @@
 //! the time there is none, and an idle connection then owns no memory. A held connection is not read, so its peer is
 //! slowed down by TCP; the service is offered its input again in the turns in which it takes held input.
 
-use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::net::IpAddr;
 
 use super::Driver;
+use super::fair_queue::FairQueue;
 use crate::links::{ConnId, Link, Phase, READ_BUFFER_BYTES};
 use crate::service::Service;
+use crate::work::divide;
 
 /// Cost of a read, without the handling of what was read, units.
 pub(super) const READ_UNITS: u32 = 8;
@@ -23,7 +25,7 @@ const HELD_RETRY_MS_MAX: u64 = 8;
 /// Held connections, in the order in which they are offered their input.
 #[derive(Debug)]
 pub(super) struct Held {
-    queue: VecDeque<ConnId>,
+    queue: FairQueue<ConnId>,
     /// No connection made progress when last offered its input; an immediate retry would waste CPU.
     blocked: bool,
     /// Delay of the next retry, ms; grows exponentially.
@@ -32,7 +34,7 @@ pub(super) struct Held {
 
 impl Default for Held {
     fn default() -> Self {
-        Self { queue: VecDeque::new(), blocked: false, retry_ms: 1 }
+        Self { queue: FairQueue::default(), blocked: false, retry_ms: 1 }
     }
 }
 
@@ -50,8 +52,8 @@ impl Held {
         if self.blocked { self.retry_ms } else { 0 }
     }
 
-    fn add(&mut self, conn: ConnId) {
-        self.queue.push_back(conn);
+    fn add(&mut self, conn: ConnId, address: Option<IpAddr>) {
+        self.queue.push(address, conn);
     }
 
     fn set_blocked(&mut self, blocked: bool) {
@@ -77,7 +79,7 @@ impl<S: Service> Driver<S> {
         }
         if self.core.work.must_queue(link.input.debt(), self.held.len()) {
             link.input.hold();
-            return self.held.add(conn);
+            return self.held.add(conn, link.client_address());
         }
         let is_layered = link.is_layered();
         if is_layered && link.has_ended() {
@@ -99,7 +101,8 @@ impl<S: Service> Driver<S> {
                 self.core.stats.bytes_read += count as u64;
                 let bytes_per_unit = if in_place { LARGE_BYTES_PER_UNIT } else { BYTES_PER_UNIT };
                 self.core.work.charge((count / bytes_per_unit) as u32);
-                if count == room {
+                if count == room || self.core.links.slot_mut(slot).input.has_ended() {
+                    // There may be more, or the end of the stream, of which no event tells again.
                     self.read_again.push(slot);
                 }
                 if is_layered {
@@ -123,9 +126,21 @@ impl<S: Service> Driver<S> {
     /// Reads a connection in the next turn, since this one has no share left for it, and then before those that were
     /// read in this one: otherwise a few that always have input would use up every turn.
     fn read_later(&mut self, slot: u32) {
-        if self.core.links.slot_mut(slot).input.read_later() {
-            self.unread.push(slot);
+        let link = self.core.links.slot_mut(slot);
+        if link.input.read_later() {
+            self.unread.push(link.client_address(), slot);
         }
+    }
+
+    /// Share of a connection that was just read: one of those of its client, beside those of others that wait.
+    fn read_share(&self, conn: ConnId) -> u64 {
+        let queue = &self.held.queue;
+        let waiting = if queue.is_empty() {
+            0
+        } else {
+            queue.addresses() + queue.len_of(self.core.links.at(conn.slot()).and_then(Link::client_address))
+        };
+        self.core.work.read_share(waiting)
     }
 
     /// Decodes the first `count` bytes of the shared buffer and offers the input in them.
@@ -167,7 +182,7 @@ impl<S: Service> Driver<S> {
             self.core.links.slot_mut(conn.slot).input.move_to(&mut self.buffer);
         }
         let input = &self.buffer[..rest_len + count];
-        let offer = self.core.work.begin_offer(self.core.work.read_share(self.held.len()));
+        let offer = self.core.work.begin_offer(self.read_share(conn));
         let received = self.service.received(&mut self.core.io(), conn, input);
         let debt = self.core.work.end_offer(&offer);
         let rest = &self.buffer[received.consumed..rest_len + count];
@@ -176,7 +191,7 @@ impl<S: Service> Driver<S> {
             link.input.keep_rest(rest);
             if received.hold {
                 link.input.hold();
-                self.held.add(conn);
+                self.held.add(conn, link.client_address());
             }
             self.core.links.count_memory(conn.slot);
         }
@@ -184,7 +199,7 @@ impl<S: Service> Driver<S> {
 
     /// Offers input from a buffer that the connection owns.
     pub(super) fn offer(&mut self, conn: ConnId, input: Vec<u8>) {
-        let allowance = self.core.work.read_share(self.held.len());
+        let allowance = self.read_share(conn);
         self.offer_within(conn, input, allowance);
     }
 
@@ -204,30 +219,37 @@ impl<S: Service> Driver<S> {
             link.input.set(input);
             if received.hold {
                 link.input.hold();
-                self.held.add(conn);
+                self.held.add(conn, link.client_address());
             }
             self.core.links.count_memory(conn.slot);
         }
         is_used_up
     }
 
-    /// Offers held connections their input again, as long as the service takes it and their share of the turn lasts.
+    /// Offers held connections their input again, each once, as long as the service takes it and their share of the
+    /// turn lasts. The addresses of clients have equal shares, and the connections of an address share theirs.
     pub(super) fn offer_held(&mut self) {
         self.core.work.begin_held();
         let was_blocked = self.held.blocked;
         let mut blocked = !self.held.is_empty();
-        let share = self.core.work.share(self.held.len());
-        for _ in 0..self.held.len() {
+        let (units, addresses) = (self.core.work.share(1), self.held.queue.addresses());
+        let turn = self.core.stats.turns;
+        let mut offered = Vec::new();
+        while !self.held.is_empty() {
             if self.core.work.is_phase_over() || !self.service.takes_held(&mut self.core.io()) {
                 blocked = false;
                 break;
             }
-            let Some(conn) = self.held.queue.pop_front() else { return };
+            let Some((conn, count)) = self.held.queue.pop() else { break };
             let Some(link) = self.core.links.get_mut(conn).filter(|link| link.is_open()) else {
                 continue;
             };
-            let Some(allowance) = link.input.end_hold(share) else {
-                self.held.add(conn);
+            if link.input.was_offered_in(turn) {
+                offered.push((conn, link.client_address()));
+                continue;
+            }
+            let Some(allowance) = link.input.end_hold(divide(units, addresses * count)) else {
+                self.held.add(conn, link.client_address());
                 blocked = false;
                 continue;
             };
@@ -241,6 +263,9 @@ impl<S: Service> Driver<S> {
                 // Readiness events were ignored while the connection was held.
                 self.read_again.push(conn.slot);
             }
+        }
+        for (conn, address) in offered {
+            self.held.add(conn, address);
         }
         self.held.set_blocked(blocked);
         // The next turn ends what began here: it commits, sends messages and flushes.

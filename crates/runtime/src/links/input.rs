@@ -22,6 +22,8 @@ pub(crate) struct LinkInput {
     next_len: u32,
     /// Work done beyond the connection's share, units.
     debt: u32,
+    /// The turn in which the input of the held connection was offered last.
+    offered_turn: u64,
     /// In the driver's queue of held connections.
     is_held: bool,
     /// The peer has closed the connection, or its direction of it. Input from before may not have been handled yet.
@@ -134,6 +136,11 @@ impl LinkInput {
     /// The connection has joined the queue of held connections.
     pub(crate) fn hold(&mut self) {
         self.is_held = true;
+    }
+
+    /// Whether held input was offered in this turn before; it now was.
+    pub(crate) fn was_offered_in(&mut self, turn: u64) -> bool {
+        std::mem::replace(&mut self.offered_turn, turn) == turn
     }
 
     /// Pays the debt from a share, and ends the hold if some of the share is left. Returns what is left.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::input::LinkInput;
 use super::output::LinkOutput;
-use crate::admission::Permit;
+use crate::admission::{Permit, client_address};
 use crate::file::Sink;
 use crate::listener::ProtocolTag;
 use crate::output::{BufferPool, Flushed};
@@ -122,6 +122,11 @@ impl Link {
     /// Address of the peer; `None` without a socket.
     pub(crate) fn peer(&self) -> Option<IpAddr> {
         self.permit.as_ref()?.peer()
+    }
+
+    /// What identifies its client among the connections that wait for their turn.
+    pub(crate) fn client_address(&self) -> Option<IpAddr> {
+        self.peer().map(client_address)
     }
 
     /// What a proxy has said about the client.

@@ -219,3 +219,22 @@ fn the_number_of_topic_levels_is_bounded() {
         assert_eq!(client.expect_message().text(), "x");
     }
 }
+
+#[test]
+fn topics_that_are_write_only_cannot_be_read() {
+    let broker = Broker::with(&["mqtt.write_only_topics=[\"secret/#\", \"+/key\"]"]);
+    for version in BOTH {
+        let refused = if version == V5 { reason::NOT_AUTHORIZED } else { 0x80 };
+        let mut client = Client::connect(&broker, version);
+        let filters = ["secret/#", "secret/a", "secret/+", "a/key", "+/key", "$share/g/secret/a", "#", "+/+"];
+        client.send(&filters.iter().fold(Subscribe::new(1), |packet, filter| packet.filter(filter, 1)));
+        let reasons = client.expect_answer(SUBACK).reasons;
+        assert_eq!(reasons, [&[refused; 6][..], &[1, 1]].concat(), "wider filters do not see these topics");
+        let mut publisher = Client::connect(&broker, version);
+        for topic in ["secret/a", "b/key", "public"] {
+            publisher.publish(topic, topic, 1);
+        }
+        assert_eq!(client.expect_message().text(), "public");
+        client.expect_silence();
+    }
+}

@@ -315,7 +315,11 @@ impl Link<'_> {
         if self.reads { PollFlags::IN } else { PollFlags::empty() }
     }
 
-    fn discard_once(&mut self) -> io::Result<()> {
+    /// Reads and discards what has arrived.
+    ///
+    /// # Errors
+    /// If the broker closes the connection.
+    pub(super) fn discard_once(&mut self) -> io::Result<()> {
         let mut buffer = [0; 16 << 10];
         match self.stream.read(&mut buffer) {
             Ok(0) => Err(ErrorKind::ConnectionReset.into()),

@@ -50,6 +50,20 @@ pub(super) const ATTACKS: &[Attack] = &[
         packets::repeated_unsubscribe,
     ),
     attack(
+        "most-filters",
+        Mqtt,
+        1,
+        "SUBSCRIBE and UNSUBSCRIBE with 131,072 filters each, in a loop",
+        packets::most_filters,
+    ),
+    attack(
+        "most-filters-gone",
+        Mqtt,
+        4,
+        "SUBSCRIBE with 131,072 filters of clients that leave at once",
+        packets::most_filters_gone,
+    ),
+    attack(
         "vanishing-subscribers",
         Mqtt,
         1,
@@ -131,6 +145,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         "a first packet that claims 256 MiB",
         connections::huge_first_packet,
     )),
+    attack(
+        "session-churn",
+        Mqtt,
+        4,
+        "connect, subscribe to 100 filters, publish to them, disconnect",
+        sessions::session_churn,
+    ),
     attack("connect-storm", Mqtt, 4, "connect, send CONNECT, leave", connections::connect_storm),
     smoke(attack("never-connect", Mqtt, 4, "800 connections without CONNECT", connections::never_connect)),
     attack(
@@ -151,6 +172,28 @@ pub(super) const ATTACKS: &[Attack] = &[
         "50,000 retained messages, and `#` subscribed in a loop",
         sessions::retained_flood,
     ),
+    attack(
+        "retained-visits",
+        Mqtt,
+        3,
+        "50,000 retained messages, and filters that visit all and match none",
+        sessions::retained_visits,
+    ),
+    attack(
+        "in-flight-reconnect",
+        Mqtt,
+        2,
+        "sessions with 60,000 unacknowledged messages that reconnect again and again",
+        sessions::in_flight_reconnect,
+    ),
+    attack(
+        "trickling-readers",
+        Mqtt,
+        1,
+        "20 subscribers at QoS 1 that read 1 KiB at a time and acknowledge nothing",
+        sessions::trickling_readers,
+    ),
+    attack("wide-fan-out", Mqtt, 1, "tiny publishes to 500 subscribers", sessions::wide_fan_out),
     smoke(attack("take-over", Mqtt, 4, "4 clients with one client identifier", sessions::take_over)),
     attack(
         "will-loop",
@@ -208,6 +251,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     smoke(attack("kafka-lengths", Kafka, 2, "frames of negative and absurd lengths", kafka::frame_lengths)),
     // HTTP and work queues.
     smoke(attack("idle-http", Http, 1, "256 idle HTTP connections", connections::idle_http)),
+    attack("long-polls", Http, 1, "250 requests that wait for messages", http::long_polls),
     attack("slow-bodies", Http, 1, "100 request bodies that arrive byte by byte", http::slow_bodies),
     attack("receive-loop", Http, 4, "receive from an empty queue without end", http::receive_loop),
     attack("nack-storm", Http, 2, "receive 1,000 messages and refuse them, without end", http::nack_storm),

@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 use std::io;
 use std::time::Duration;
 
+/// Connections with a request that waits: nearly the default of `http.max_connections`.
+const LONG_POLLS: usize = 250;
+/// How long such a request waits.
+const LONG_POLL: Duration = Duration::from_secs(1);
 /// Connections with a slow body.
 const SLOW_BODIES: usize = 100;
 /// Just below the default of `http.max_body_bytes`.
@@ -36,6 +40,25 @@ fn request(link: &mut Link<'_>, method: &str, path: &str, body: &[u8]) -> io::Re
     let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
     let body = link.read_exact(length.unwrap_or(0))?;
     Ok(serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+/// Requests that wait for messages of an empty queue, on all connections of the HTTP listener.
+pub(in super::super) fn long_polls(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let mut link = attacker.open()?;
+    request(&mut link, "PUT", "/v1/queues/polled", b"{}")?;
+    let head = "POST /v1/queues/polled/receive?wait_ms=1000 HTTP/1.1\r\nHost: localhost\r\n\
+                Content-Length: 0\r\n\r\n";
+    let mut links = Vec::new();
+    for _ in 0..LONG_POLLS {
+        links.push(attacker.open()?);
+    }
+    while !attacker.is_over() {
+        for link in &mut links {
+            link.send(head.as_bytes())?;
+        }
+        attacker.pause(LONG_POLL);
+    }
+    Ok(())
 }
 
 /// Requests whose bodies arrive byte by byte.

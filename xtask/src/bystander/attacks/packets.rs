@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Default of `mqtt.max_packet_size_bytes`.
 const PACKET_BYTES_MAX: usize = 16 << 20;
+/// Filters that the broker handles in one packet.
+const PACKET_FILTERS_MAX: usize = 128 << 10;
 /// Longest wait for the broker to close a connection.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Longest wait for the response to a packet with millions of entries.
@@ -43,9 +45,34 @@ pub(in super::super) fn repeated_unsubscribe(attacker: &mut Attacker<'_>) -> io:
 
 /// A request that repeats `entry` up to the largest packet.
 fn request_of(first: u8, entry: &[u8]) -> Vec<u8> {
+    request_with(first, entry, (PACKET_BYTES_MAX - 16) / entry.len())
+}
+
+/// A request with `count` times the same entry.
+fn request_with(first: u8, entry: &[u8], count: usize) -> Vec<u8> {
     let mut body = vec![0, 1];
-    body.extend(entry.repeat((PACKET_BYTES_MAX - 16) / entry.len()));
+    body.extend(entry.repeat(count));
     wire::frame(first, &body)
+}
+
+/// SUBSCRIBE and UNSUBSCRIBE with as many filters as one packet may have.
+pub(in super::super) fn most_filters(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let packets = [
+        request_with(0x82, &[0, 1, b'a', 0], PACKET_FILTERS_MAX),
+        request_with(0xA2, &[0, 1, b'a'], PACKET_FILTERS_MAX),
+    ];
+    let packets = packets.concat();
+    let mut link = client(attacker, V4, &Connect::new(attacker.unique("most")))?;
+    for _ in 0..FLOOD_WRITES {
+        link.send(&packets)?;
+    }
+    Ok(())
+}
+
+/// A SUBSCRIBE with as many filters as one packet may have, whose client does not wait for the response.
+pub(in super::super) fn most_filters_gone(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let mut link = client(attacker, V4, &Connect::new(attacker.unique("gone")))?;
+    link.send(&request_with(0x82, &[0, 1, b'a', 0], PACKET_FILTERS_MAX))
 }
 
 /// A topic and a filter with as many levels as fit into 65,535 bytes.

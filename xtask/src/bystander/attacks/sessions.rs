@@ -23,6 +23,10 @@ const PROPERTY_BYTES: usize = 65_000;
 const PROPERTY_MESSAGES: u16 = 600;
 /// Pause between rounds that fill memory, so that the broker can give it back.
 const REST: Duration = Duration::from_secs(4);
+/// Messages in flight to one session: almost all that the protocol allows.
+const IN_FLIGHT: u16 = 60_000;
+/// How long a client that reconnects in a loop stays.
+const SHORT_STAY: Duration = Duration::from_millis(20);
 /// Longest wait for acknowledgements.
 const ACKS_MAX: Duration = Duration::from_millis(500);
 
@@ -118,6 +122,91 @@ pub(in super::super) fn retained_flood(attacker: &mut Attacker<'_>) -> io::Resul
         link.send(&unsubscribe)?;
     }
     link.discard(ACKS_MAX)
+}
+
+/// Clients that connect, subscribe, publish and leave.
+pub(in super::super) fn session_churn(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let mut link = client(attacker, V5, &Connect::new(attacker.unique("session-churn")))?;
+    let topic = |number| format!("session-churn/{}/{number}", attacker.number);
+    let filters = (0..100).fold(Subscribe::new(1), |packet, number| packet.filter(topic(number), 1));
+    link.send(&filters.bytes(V5))?;
+    for id in 1..=100 {
+        link.send(&Publish::new(topic(id), "x").qos(1).id(id).bytes(V5))?;
+    }
+    link.send(&wire::DISCONNECT)
+}
+
+/// The first attacker fills the retained messages, the others subscribe to filters that match none of them, and that
+/// have to visit all.
+pub(in super::super) fn retained_visits(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    if attacker.number == 0 {
+        return retained_flood(attacker);
+    }
+    let mut link = client(attacker, V5, &Connect::new(attacker.unique("visits")))?;
+    let filter = |number| format!("+/+/+/none/{number}");
+    let filters = (0..100).fold(Subscribe::new(1), |packet, number| packet.filter(filter(number), 1));
+    for _ in 0..100 {
+        link.send(&filters.bytes(V5))?;
+    }
+    link.discard(ACKS_MAX)
+}
+
+/// A session whose messages are never acknowledged. Its client connects again and again, and gets them once more.
+pub(in super::super) fn in_flight_reconnect(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let id = format!("in-flight-{}", attacker.number);
+    let most = Props::new().two(property::RECEIVE_MAXIMUM, u16::MAX);
+    let connect = Connect::new(&id).resume().session_expiry(EXPIRY_S).props(most);
+    let mut link = client(attacker, V5, &connect)?;
+    if attacker.round == 0 {
+        link.send(&Subscribe::new(1).filter(&id, 1).bytes(V5))?;
+        for number in 0..IN_FLIGHT {
+            link.send(&Publish::new(&id, "x").qos(1).id(1 + number % 1000).bytes(V5))?;
+        }
+    }
+    link.discard(SHORT_STAY)
+}
+
+/// 20 subscribers that read a little at a time, and one publisher that does not stop.
+pub(in super::super) fn trickling_readers(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let topic = attacker.unique("trickle");
+    let mut readers = Vec::new();
+    for number in 0..20 {
+        let mut reader = client(attacker, V5, &Connect::new(format!("{topic}-{number}")))?;
+        reader.send(&Subscribe::new(1).filter(&topic, 1).bytes(V5))?;
+        reader.await_reply()?;
+        readers.push(reader.unread());
+    }
+    let mut publisher = client(attacker, V5, &Connect::new(format!("{topic}-publisher")))?;
+    for _ in 0..10_000 {
+        for id in 1..=10 {
+            publisher.send(&Publish::new(&topic, [0; 1024]).qos(1).id(id).bytes(V5))?;
+        }
+        for reader in &mut readers {
+            reader.read_exact(1024)?;
+        }
+    }
+    Ok(())
+}
+
+/// 500 subscribers of one topic, and publishes to it without end.
+pub(in super::super) fn wide_fan_out(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let topic = attacker.unique("fan-out");
+    let mut readers = Vec::new();
+    for number in 0..500 {
+        let mut reader = client(attacker, V5, &Connect::new(format!("{topic}-{number}")))?;
+        reader.send(&Subscribe::new(1).filter(&topic, 0).bytes(V5))?;
+        reader.await_reply()?;
+        readers.push(reader);
+    }
+    let mut publisher = client(attacker, V5, &Connect::new(format!("{topic}-publisher")))?;
+    let flood = Publish::new(&topic, "x").bytes(V5).repeat(100);
+    while !attacker.is_over() {
+        publisher.send(&flood)?;
+        for reader in &mut readers {
+            reader.discard_once()?;
+        }
+    }
+    Ok(())
 }
 
 /// User properties of 975 kB.

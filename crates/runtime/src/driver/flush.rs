@@ -11,7 +11,7 @@ use crate::links::{ConnId, MovedLink, Phase};
 use crate::service::Service;
 
 /// Cost of a write, units.
-const WRITE_UNITS: u32 = 20;
+const WRITE_UNITS: u32 = 50;
 /// Cost of closing a socket, units.
 const CLOSE_UNITS: u32 = 50;
 /// Bytes written for one unit.

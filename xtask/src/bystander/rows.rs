@@ -190,7 +190,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         "trickling-readers",
         Mqtt,
         1,
-        "20 subscribers at QoS 1 that read 1 KiB at a time and acknowledge nothing",
+        "20 subscribers at QoS 0 that read a tenth of what they could get",
         sessions::trickling_readers,
     ),
     attack("wide-fan-out", Mqtt, 1, "tiny publishes to 500 subscribers", sessions::wide_fan_out),

@@ -166,21 +166,20 @@ pub(in super::super) fn in_flight_reconnect(attacker: &mut Attacker<'_>) -> io::
     link.discard(SHORT_STAY)
 }
 
-/// 20 subscribers that read a little at a time, and one publisher that does not stop.
+/// 20 subscribers that read a tenth of what they could get, and one publisher that does not stop.
 pub(in super::super) fn trickling_readers(attacker: &mut Attacker<'_>) -> io::Result<()> {
     let topic = attacker.unique("trickle");
     let mut readers = Vec::new();
     for number in 0..20 {
         let mut reader = client(attacker, V5, &Connect::new(format!("{topic}-{number}")))?;
-        reader.send(&Subscribe::new(1).filter(&topic, 1).bytes(V5))?;
+        reader.send(&Subscribe::new(1).filter(&topic, 0).bytes(V5))?;
         reader.await_reply()?;
         readers.push(reader.unread());
     }
     let mut publisher = client(attacker, V5, &Connect::new(format!("{topic}-publisher")))?;
+    let publish = Publish::new(&topic, [0; 1024]).bytes(V5);
     for _ in 0..10_000 {
-        for id in 1..=10 {
-            publisher.send(&Publish::new(&topic, [0; 1024]).qos(1).id(id).bytes(V5))?;
-        }
+        publisher.send(&publish.repeat(10))?;
         for reader in &mut readers {
             reader.read_exact(1024)?;
         }

@@ -46,13 +46,13 @@ pub(crate) struct RetainedReplays {
     position_bytes: usize,
 }
 
-/// The sessions of a shard whose replays continue in the next turn.
+/// The sessions of a shard that are sent more in the next turn: of their replays, or of what has waited for them.
 #[derive(Debug, Default)]
-pub(crate) struct ReplaySchedule {
+pub(crate) struct SendSchedule {
     sessions: VecDeque<SessionKey>,
 }
 
-impl ReplaySchedule {
+impl SendSchedule {
     pub(crate) fn add(&mut self, session: SessionKey) {
         self.sessions.push_back(session);
     }

@@ -38,7 +38,11 @@ struct Broker {
 
 impl Broker {
     fn new() -> Self {
-        let shared = Shared::new(MqttConfig { sys_interval_s: 0, ..MqttConfig::default() }, 1, 1);
+        Self::with(MqttConfig::default())
+    }
+
+    fn with(config: MqttConfig) -> Self {
+        let shared = Shared::new(MqttConfig { sys_interval_s: 0, ..config }, 1, 1);
         let mut broker = Self {
             shard: Shard::new(0, Arc::clone(&shared)),
             shared,
@@ -62,12 +66,17 @@ impl Broker {
     }
 
     fn connect(&mut self, client_id: &str, expiry_s: u32) -> ConnId {
+        self.connect_as(client_id, expiry_s, true)
+    }
+
+    fn resume(&mut self, client_id: &str, expiry_s: u32) -> ConnId {
+        self.connect_as(client_id, expiry_s, false)
+    }
+
+    fn connect_as(&mut self, client_id: &str, expiry_s: u32, clean_start: bool) -> ConnId {
         let conn = self.detached.connect(&mut self.shard);
-        let connect = Connect {
-            clean_start: true,
-            session_expiry: Some(expiry_s),
-            ..Connect::new(Version::V5, client_id)
-        };
+        let connect =
+            Connect { clean_start, session_expiry: Some(expiry_s), ..Connect::new(Version::V5, client_id) };
         self.feed(conn, &encode(&connect.into()));
         conn
     }
@@ -401,6 +410,36 @@ fn thousands_of_tiny_packets_in_one_read_are_handled_in_order_over_turns() {
     let (turns, _) = broker.run(publisher, &bytes);
     assert!(turns > 3, "{turns} turns");
     assert_eq!(broker.topics(subscriber), topics);
+}
+
+#[test]
+fn a_session_that_returns_gets_its_messages_over_turns() {
+    const MESSAGES: usize = 9_000;
+    let mut broker = Broker::with(MqttConfig {
+        max_inflight_messages: u16::MAX,
+        max_queued_messages: MESSAGES as u32,
+        ..MqttConfig::default()
+    });
+    let (away, publisher) = (broker.connect("away", 60), broker.connect("publisher", 0));
+    let options = SubscribeOptions::qos(QoS::AtLeastOnce);
+    broker.run(away, &subscribe_with(options, ["q/#"].into_iter()));
+    broker.detached.hang_up(&mut broker.shard, away);
+    let topics: Vec<_> = (0..MESSAGES).map(|number| format!("q/{number}")).collect();
+    for (number, topic) in topics.iter().enumerate() {
+        let qos = QoS::AtLeastOnce;
+        let message = Publish { topic, qos, packet_id: 1 + number as u16, ..Publish::default() };
+        broker.feed(publisher, &encode(&message.into()));
+    }
+    broker.settle();
+    // First from its queue, then again, since it has acknowledged nothing.
+    for _ in 0..2 {
+        let turns = broker.turns;
+        let back = broker.resume("away", 60);
+        broker.settle();
+        assert_eq!(broker.topics(back), topics);
+        assert!(broker.turns - turns > 4, "{} turns", broker.turns - turns);
+        broker.detached.hang_up(&mut broker.shard, back);
+    }
 }
 
 #[test]

@@ -68,6 +68,8 @@ const NEAR_MESSAGES_OFFLINE: usize = 64;
 const NEAR_BYTES_OFFLINE: u64 = 64 * 1024;
 /// Messages read from disk at a time.
 const REFILL_MESSAGES: usize = 64;
+/// Messages that wait for one session and are sent at once, about 0.3 ms of a core. The next turn continues.
+pub(crate) const SENT_AT_ONCE: usize = 2048;
 /// Messages that may wait for the disk before their session counts as behind.
 const COMMITTING_MESSAGES: usize = 256;
 /// Output pending on a connection from which on its client counts as behind, bytes.
@@ -374,13 +376,14 @@ impl Deliveries {
         }
     }
 
-    /// Sends again what was in flight when the last connection was lost, as far as window and output allow.
-    /// False if the session has no connection, or no room in its output for anything.
+    /// Sends again what was in flight when the last connection was lost, as far as window, output and `room`, a number
+    /// of messages, allow. False if the session has no connection, or no room for anything.
     pub(crate) fn resend<M>(
         &mut self,
         io: &mut Io<'_, M>,
         persistence: &mut Persistence,
         session: &mut Session,
+        room: &mut usize,
     ) -> bool {
         let now_ms = io.clock.now_ms;
         loop {
@@ -391,7 +394,8 @@ impl Deliveries {
                 return true;
             }
             let Session { conn, window, ext, version, packet_max, inflight_max, .. } = session;
-            let Some(output) = io.output_if_room(*conn) else { return false };
+            let Some(output) = io.output_if_room(*conn).filter(|_| *room > 0) else { return false };
+            *room -= 1;
             let too_large = match window.next_resend(*inflight_max) {
                 None => return true,
                 Some(Resend::Release(packet_id)) => {
@@ -457,12 +461,13 @@ impl Deliveries {
         }
     }
 
-    /// Sends what is queued, as far as window, output and disk allow.
+    /// Sends what is queued, as far as window, output, disk and `room`, a number of messages, allow.
     pub(crate) fn drain_queue<M>(
         &mut self,
         io: &mut Io<'_, M>,
         persistence: &mut Persistence,
         session: &mut Session,
+        room: &mut usize,
     ) {
         let now_ms = io.clock.now_ms;
         loop {
@@ -494,7 +499,8 @@ impl Deliveries {
                 self.refill(persistence, session);
                 continue;
             }
-            let Some(output) = io.output_if_room(session.conn) else { return };
+            let Some(output) = io.output_if_room(session.conn).filter(|_| *room > 0) else { return };
+            *room -= 1;
             let Some(delivery) = session.queue.pop() else { return };
             self.backlog -= 1;
             self.counters.queued_messages -= 1;

@@ -26,6 +26,8 @@ const END_UNITS: u32 = 20;
 const REMOVAL_UNITS: u32 = 10;
 /// Bytes of a removed filter that cost one more.
 const REMOVED_BYTES_PER_UNIT: usize = 512;
+/// Queued messages that are freed for one unit.
+const FREED_PER_UNIT: usize = 4;
 /// Subscriptions that are removed at once.
 const REMOVED_AT_ONCE: usize = 64;
 /// Members that one message is offered to if they disappear one after the other.
@@ -220,7 +222,7 @@ impl Shard {
         let stored = self.stored_before_end(io.clock, slot);
         let session = self.sessions.at(slot);
         session.end();
-        io.charge(END_UNITS);
+        io.charge(END_UNITS + (session.queue_len() / FREED_PER_UNIT) as u32);
         self.remove_subscriptions(io, slot, key);
         self.end_queue_subscriptions(slot);
         let token = self.next_ack_token(slot);

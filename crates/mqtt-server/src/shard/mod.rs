@@ -41,7 +41,7 @@ use crate::persistence::Persistence;
 use crate::queue_consumers::QueueConsumers;
 use crate::reassigned::UnconfirmedSessions;
 use crate::retained::RetainedSweep;
-use crate::retained_replay::ReplaySchedule;
+use crate::retained_replay::SendSchedule;
 use crate::router::Router;
 use crate::session::delivery::Deliveries;
 use crate::session::{Session, Sessions};
@@ -111,7 +111,7 @@ pub struct Shard {
     bridge: Bridge,
     queues: QueueConsumers,
     pool: MessagePool,
-    replays: ReplaySchedule,
+    continuing: SendSchedule,
     unconfirmed: UnconfirmedSessions,
     renewal: RightsRenewal,
     retained_sweep: RetainedSweep,
@@ -139,7 +139,7 @@ impl Shard {
             bridge: Bridge::default(),
             queues: QueueConsumers::default(),
             pool: MessagePool::new(shared.message_meter(me)),
-            replays: ReplaySchedule::default(),
+            continuing: SendSchedule::default(),
             unconfirmed: UnconfirmedSessions::default(),
             renewal: RightsRenewal::default(),
             retained_sweep: RetainedSweep::default(),
@@ -432,8 +432,8 @@ impl Service for Shard {
             self.start_timers(io);
         }
         // Those that go on are added at the end, for the next turn.
-        for _ in 0..self.replays.len() {
-            let Some(key) = self.replays.next() else { break };
+        for _ in 0..self.continuing.len() {
+            let Some(key) = self.continuing.next() else { break };
             if let Some(session) = self.sessions.get(key) {
                 session.ext().retained.unschedule();
                 self.pump(io, key.slot);
@@ -462,7 +462,7 @@ impl Service for Shard {
         counters.socket_reads = io.stats.reads;
         counters.socket_writes = io.stats.writes;
         self.shared.counters[usize::from(self.me)].update(counters);
-        if self.replays.len() > 0 || self.endings.first_subscribed().is_some() {
+        if self.continuing.len() > 0 || self.endings.first_subscribed().is_some() {
             io.request_turn();
         }
     }

@@ -18,6 +18,7 @@ use crate::queue_consumers::is_of_queue;
 use crate::retained_replay::{ReplayRoom, RetainedReplay};
 use crate::router::Subscriber;
 use crate::session::account::subscription_cost;
+use crate::session::delivery::SENT_AT_ONCE;
 use crate::session::offer::Offer;
 
 /// Batches of retained messages for one session in one turn.
@@ -426,27 +427,34 @@ impl Shard {
     }
 
     fn send_waiting(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
-        if !self.deliveries.resend(io, &mut self.persistence, self.sessions.at(slot)) {
-            return;
+        let mut room = SENT_AT_ONCE;
+        if self.deliveries.resend(io, &mut self.persistence, self.sessions.at(slot), &mut room) {
+            self.send_queued(io, slot, &mut room);
         }
+        if room == 0 {
+            self.continue_in_next_turn(slot);
+        }
+    }
+
+    fn send_queued(&mut self, io: &mut Io<'_, Mail>, slot: u32, room: &mut usize) {
         let is_over = self.replay_retained(io, slot);
         let session = self.sessions.at(slot);
         if is_over || session.is_durable() {
             let waited = session.queue_len();
-            self.deliveries.drain_queue(io, &mut self.persistence, session);
+            self.deliveries.drain_queue(io, &mut self.persistence, session, room);
             if !is_over && session.queue_len() < waited && session.retained_replay_room() > 0 {
                 // What has left may be QoS 0, and no acknowledgement would continue the replay.
-                self.schedule_retained_replay(slot);
+                self.continue_in_next_turn(slot);
             }
         }
         self.pump_queues(io, slot);
     }
 
-    /// Continues the replays of a session in the next turn.
-    fn schedule_retained_replay(&mut self, slot: u32) {
+    /// Continues what a session is sent in the next turn.
+    fn continue_in_next_turn(&mut self, slot: u32) {
         let session = self.sessions.at(slot);
         if session.ext().retained.schedule() {
-            self.replays.add(session.key());
+            self.continuing.add(session.key());
         }
     }
 
@@ -514,7 +522,7 @@ impl Shard {
         if self.sessions.at(slot).ext().retained.is_empty() {
             return true;
         }
-        self.schedule_retained_replay(slot);
+        self.continue_in_next_turn(slot);
         false
     }
 }

@@ -20,7 +20,7 @@ const DECLARED_MAX: usize = 10_000;
 impl Shared {
     /// All declarations, by name.
     pub fn declared(&self) -> BTreeMap<Arc<str>, Arc<str>> {
-        self.snapshot().declared.clone()
+        (*self.snapshot().declared).clone()
     }
 }
 

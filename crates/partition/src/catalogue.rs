@@ -3,13 +3,14 @@
 //! Every request looks up topics, on every shard, and topics rarely change. A catalogue is therefore immutable once
 //! published: each shard holds a snapshot, replaces it when the version has changed, and takes no lock for a lookup.
 //! Only shard 0 changes topics. It writes each change to the catalogue's log, and publishes a new catalogue when the
-//! change is durable.
+//! change is durable. Catalogues share what has not changed between them, so that a new one costs little.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::chunked_map::ChunkedMap;
 use crate::ids::{PartitionId, TopicId};
 
 /// Longest topic name, bytes.
@@ -45,30 +46,53 @@ impl<C> Topic<C> {
     }
 }
 
+/// The topics of one bucket, by identifier.
+type ById<C> = Arc<HashMap<TopicId, Arc<Topic<C>>, foldhash::fast::RandomState>>;
+
+/// Buckets of the topics by identifier: a change copies one of them.
+const BUCKETS: usize = 256;
+
 /// All topics.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Catalogue<C> {
     /// Grows with every change.
     pub version: u64,
     /// The topics by name.
-    pub by_name: BTreeMap<Arc<str>, Arc<Topic<C>>>,
-    by_id: HashMap<TopicId, Arc<Topic<C>>, foldhash::fast::RandomState>,
+    pub by_name: ChunkedMap<Arc<str>, Arc<Topic<C>>>,
+    by_id: Vec<ById<C>>,
     /// Number of partitions of all topics.
     pub partitions: i32,
     /// Declarations by name: texts that the catalogue stores for others and does not interpret.
-    pub declared: BTreeMap<Arc<str>, Arc<str>>,
+    pub declared: Arc<BTreeMap<Arc<str>, Arc<str>>>,
 }
 
 impl<C> Default for Catalogue<C> {
     fn default() -> Self {
         Self {
             version: 0,
-            by_name: BTreeMap::new(),
-            by_id: HashMap::default(),
+            by_name: ChunkedMap::default(),
+            by_id: (0..BUCKETS).map(|_| ById::default()).collect(),
             partitions: 0,
-            declared: BTreeMap::new(),
+            declared: Arc::default(),
         }
     }
+}
+
+impl<C> Clone for Catalogue<C> {
+    fn clone(&self) -> Self {
+        Self {
+            version: self.version,
+            by_name: self.by_name.clone(),
+            by_id: self.by_id.clone(),
+            partitions: self.partitions,
+            declared: Arc::clone(&self.declared),
+        }
+    }
+}
+
+/// The bucket of a topic. The last byte of an identifier is random.
+fn bucket(id: TopicId) -> usize {
+    usize::from(id.0[15])
 }
 
 impl<C> Catalogue<C> {
@@ -79,7 +103,7 @@ impl<C> Catalogue<C> {
 
     /// The topic with this identifier.
     pub fn topic_by_id(&self, id: TopicId) -> Option<&Arc<Topic<C>>> {
-        self.by_id.get(&id)
+        self.by_id[bucket(id)].get(&id)
     }
 
     /// Adds a topic, or replaces the topic with its identifier.
@@ -87,7 +111,7 @@ impl<C> Catalogue<C> {
         self.remove(topic.id);
         self.version += 1;
         self.partitions += topic.partitions();
-        self.by_id.insert(topic.id, Arc::clone(&topic));
+        Arc::make_mut(&mut self.by_id[bucket(topic.id)]).insert(topic.id, Arc::clone(&topic));
         self.by_name.insert(Arc::clone(&topic.name), topic);
     }
 
@@ -95,14 +119,15 @@ impl<C> Catalogue<C> {
     pub fn declare(&mut self, name: Arc<str>, text: Option<Arc<str>>) {
         self.version += 1;
         match text {
-            Some(text) => drop(self.declared.insert(name, text)),
-            None => drop(self.declared.remove(&name)),
+            Some(text) => drop(Arc::make_mut(&mut self.declared).insert(name, text)),
+            None => drop(Arc::make_mut(&mut self.declared).remove(&name)),
         }
     }
 
     /// Removes a topic.
     pub fn remove(&mut self, id: TopicId) -> Option<Arc<Topic<C>>> {
-        let removed = self.by_id.remove(&id)?;
+        self.topic_by_id(id)?;
+        let removed = Arc::make_mut(&mut self.by_id[bucket(id)]).remove(&id)?;
         self.by_name.remove(&removed.name);
         self.version += 1;
         self.partitions -= removed.partitions();

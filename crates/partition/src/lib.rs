@@ -30,6 +30,7 @@
 //! | `admission.rs` | what the manager of a partition admits to it |
 //! | `ids.rs` | identifiers of topics, partitions and pending requests |
 //! | `catalogue.rs` | the topics |
+//! | `chunked_map.rs` | a sorted map whose copy is cheap |
 //! | `name_collisions.rs` | topic names that differ only in `.` and `_` |
 //! | `config.rs` | the part of a topic's configuration that partitions enforce |
 //! | `error.rs` | errors by cause |
@@ -47,6 +48,7 @@
 mod aborted;
 mod admission;
 mod catalogue;
+mod chunked_map;
 mod compacted_log;
 mod config;
 mod error;
@@ -64,6 +66,7 @@ mod snapshots;
 pub use aborted::AbortedFilter;
 pub use admission::Admission;
 pub use catalogue::{Catalogue, RESERVED_NAMES, Topic, name_error, new_name_error};
+pub use chunked_map::ChunkedMap;
 pub use compacted_log::{CompactedLog, KeyValue, Outcome};
 pub use config::{PartitionConfig, TimestampType};
 pub use error::PartitionError;

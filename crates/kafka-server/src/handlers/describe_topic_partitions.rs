@@ -32,25 +32,22 @@ pub(crate) fn handle(
         }
         Some(cursor) => (cursor.topic_name.as_str(), cursor.partition_index),
     };
-    let names: BTreeSet<&str> = if is_all {
-        let names = shard.env.catalogue().by_name.keys().map(|name| &**name);
-        names.filter(|name| call.check_topic(Action::Describe, name).is_ok()).collect()
-    } else {
-        request.topics.iter().map(|topic| topic.name.as_str()).collect()
-    };
+    let requested: BTreeSet<&str> = request.topics.iter().map(|topic| topic.name.as_str()).collect();
+    let all = shard.env.catalogue().by_name.from(from).map(|(name, _)| &**name);
+    let visible = all.filter(|name| is_all && call.allows(Action::Describe, ResourceKind::Topic, name));
     let mut left = request.response_partition_limit.clamp(1, PARTITIONS_MAX);
     let mut response = DescribeTopicPartitionsResponse::default();
-    for name in names.range(from..) {
+    for name in requested.range(from..).copied().chain(visible) {
         if left == 0 {
-            response.next_cursor = Some(Cursor { topic_name: (*name).into(), partition_index: 0 });
+            response.next_cursor = Some(Cursor { topic_name: name.into(), partition_index: 0 });
             break;
         }
-        let begin = if *name == from { first } else { 0 };
+        let begin = if name == from { first } else { 0 };
         let (topic, next_partition) = page(shard, &call, name, begin, left);
         left -= i32::try_from(topic.partitions.len()).unwrap_or(left);
         response.topics.push(topic);
         if let Some(partition_index) = next_partition {
-            response.next_cursor = Some(Cursor { topic_name: (*name).into(), partition_index });
+            response.next_cursor = Some(Cursor { topic_name: name.into(), partition_index });
             break;
         }
     }

@@ -23,9 +23,12 @@ use crate::scan::Place;
 /// Maximum bytes of one segment that go through the journal. Beyond it, writing them twice costs more than a
 /// separate sync.
 const JOURNALED_BYTES_MAX: u64 = 64 * 1024;
-/// Maximum number of logs with directory changes or removals per group. Each costs the disk some milliseconds, for
-/// which all other logs wait.
+/// Maximum number of logs with directory changes per group. Each costs the disk some milliseconds, for which all other
+/// logs wait.
 const DIR_CHANGES_MAX: usize = 8;
+/// Maximum number of logs that are removed per group. Nobody waits for a removal, but the next group waits behind it,
+/// and each syncs what the journal has of the log.
+const REMOVALS_MAX: usize = 2;
 
 /// Report of one log, delivered when its group is durable or has failed.
 #[derive(Debug)]
@@ -143,18 +146,35 @@ impl Group {
         self.deferred.removals.insert(log, name);
     }
 
-    /// Splits off the logs with directory changes or removals beyond the first [`DIR_CHANGES_MAX`], counted round-robin
-    /// from `from`, and deferred work beyond as many pieces of each kind. Advances `from` past those that stay.
+    /// Splits off the logs with directory changes beyond the first [`DIR_CHANGES_MAX`], counted round-robin from
+    /// `from`, removals beyond [`REMOVALS_MAX`], and deferred work beyond [`DIR_CHANGES_MAX`] pieces of each kind.
+    /// Advances `from` past the logs that stay.
+    ///
+    /// The shard waits for the lock under which this runs. Thousands of removals may be waiting, so it only looks at
+    /// those that stay.
     pub(crate) fn split_off(&mut self, from: &mut LogId) -> Self {
         let mut later = self.split_off_dirs(from);
+        let mut removals = std::mem::take(&mut self.deferred.removals);
+        // A log must not be removed before its directory changes.
+        let mut held = Vec::new();
+        while self.deferred.removals.len() < REMOVALS_MAX
+            && let Some((log, name)) = removals.pop_first()
+        {
+            if later.dirs.contains_key(&log) {
+                held.push((log, name));
+            } else {
+                self.deferred.removals.insert(log, name);
+            }
+        }
+        removals.extend(held);
         let deferred = self.deferred.split_off(DIR_CHANGES_MAX);
         later.deferred.merge(deferred);
+        later.deferred.removals = removals;
         later
     }
 
     fn split_off_dirs(&mut self, from: &mut LogId) -> Self {
-        let changed: BTreeSet<LogId> =
-            self.dirs.keys().chain(self.deferred.removals.keys()).copied().collect();
+        let changed: BTreeSet<LogId> = self.dirs.keys().copied().collect();
         if changed.len() <= DIR_CHANGES_MAX {
             return Self::default();
         }
@@ -166,10 +186,7 @@ impl Group {
             dirs: self.dirs.extract_if(.., |log, _| is_later(log)).collect(),
             ranges: self.ranges.extract_if(.., |(log, _), _| is_later(log)).collect(),
             acks: self.acks.extract_if(.., |ack| is_later(&ack.log)).collect(),
-            deferred: Deferred {
-                removals: self.deferred.removals.extract_if(.., |log, _| is_later(log)).collect(),
-                ..Deferred::default()
-            },
+            deferred: Deferred::default(),
         }
     }
 
@@ -475,6 +492,32 @@ mod tests {
             seen.extend(group.dirs.into_keys());
         }
         assert_eq!(seen.len(), logs as usize);
+    }
+
+    #[test]
+    fn removals_go_in_small_groups_and_after_the_directory_changes_of_their_log() {
+        let logs = 2 * DIR_CHANGES_MAX as u32;
+        let mut waiting = Group::default();
+        for log in (0..logs).map(LogId) {
+            waiting.add_segment(log, Path::new("dir"), 0, "new".into());
+        }
+        // A later group removes logs, whose directory changes are not done.
+        let mut later = Group::default();
+        for log in (0..2 * logs).map(LogId) {
+            later.remove(log, "name".into());
+        }
+        waiting.merge(later);
+        let (mut changed, mut removed, mut from) = (BTreeSet::new(), BTreeSet::new(), LogId(0));
+        while !waiting.is_empty() {
+            let later = waiting.split_off(&mut from);
+            let group = std::mem::replace(&mut waiting, later);
+            assert!(group.deferred.removals.len() <= REMOVALS_MAX && !group.is_empty());
+            changed.extend(group.dirs.into_keys());
+            let is_changed = |log: &LogId| log.0 >= logs || changed.contains(log);
+            assert!(group.deferred.removals.keys().all(is_changed), "removed before its directory changes");
+            removed.extend(group.deferred.removals.into_keys());
+        }
+        assert!(removed.into_iter().eq((0..2 * logs).map(LogId)));
     }
 
     #[test]

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mainstem_log::{Durability, Store};
-use mainstem_partition::CompactedLog;
+use mainstem_partition::{CompactedLog, KeyValue};
 use mainstem_security::{
-    Attempt, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published, Reply,
-    SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User, decode,
-    encode,
+    Attempt, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, MAX_NAME_BYTES, Published,
+    Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User,
+    apply_record, encode, encode_last_rule,
 };
 use serde_json::{Map, Value};
 
@@ -118,12 +118,12 @@ impl Host {
     pub fn open(mut store: Box<dyn Store>, settings: Settings, limits: &Limits) -> Result<Self, OpenError> {
         let mut state = SecurityState::new(settings);
         let mut invalid = None;
-        let log =
-            CompactedLog::open(&mut *store, LOG, Durability::Fsync, |key, value| match decode(key, value) {
-                Ok(change) => drop(state.apply(&change)),
-                Err(error) => drop(invalid.get_or_insert(error)),
-            })
-            .map_err(OpenError::Log)?;
+        let log = CompactedLog::open(&mut *store, LOG, Durability::Fsync, |key, value| {
+            if let Err(error) = apply_record(&mut state, key, value) {
+                invalid.get_or_insert(error);
+            }
+        })
+        .map_err(OpenError::Log)?;
         // Opening may create the log.
         store.commit();
         if let Some(error) = invalid {
@@ -163,7 +163,11 @@ impl SecurityHost for Host {
 }
 
 impl Authenticator for Host {
-    fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>) {
+    fn log_in(&self, mut log_in: LogIn, reply: Reply<LogInResult>) {
+        if log_in.user.len() > MAX_NAME_BYTES {
+            // No user has such a name. It costs what an unknown one costs, but waits with few bytes.
+            log_in.user = format!("{}\0", cut(&log_in.user)).into();
+        }
         if let Some(result) = self.shared.decide_at_once(&log_in) {
             return reply(result);
         }
@@ -385,7 +389,7 @@ impl Writer {
             return Ok(changes);
         }
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let records: Vec<_> = changes.iter().map(encode).collect();
+        let records = records(&changes, &next);
         self.log.append(&mut *self.store, unix.as_millis() as u64, &records, ());
         self.log.store_pending(&mut *self.store);
         // Returns when the records are on disk.
@@ -407,12 +411,19 @@ impl Writer {
     }
 }
 
+/// The records of changes that lead to `next`.
+fn records(changes: &[Change], next: &SecurityState) -> Vec<KeyValue> {
+    let deletes_rules = changes.iter().any(|change| matches!(change, Change::DeleteRule(_)));
+    let last_rule = deletes_rules.then(|| encode_last_rule(next));
+    changes.iter().map(encode).chain(last_rule).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
 
     use mainstem_log::MemoryStore;
-    use mainstem_security::{create_user, delete_user};
+    use mainstem_security::{RuleId, create_user, delete_user};
 
     use super::*;
 
@@ -461,6 +472,28 @@ mod tests {
             change(&host, Box::new(|state| delete_user(state, "alice"))),
             Err(ChangeError::NotFound(_))
         ));
+    }
+
+    /// A user whose name is as long as it may be does not become the one of a longer name.
+    #[test]
+    fn a_name_that_is_too_long_is_that_of_nobody() {
+        let host = host(&Limits::default());
+        let longest = "x".repeat(MAX_NAME_BYTES);
+        add(&host, &longest, "secret").unwrap();
+        assert!(matches!(log_in(&host, &longest, "secret"), LogInResult::Accepted(_)));
+        for bytes in [MAX_NAME_BYTES + 1, 30_000] {
+            assert_eq!(log_in(&host, &"x".repeat(bytes), "secret"), LogInResult::Rejected);
+        }
+    }
+
+    #[test]
+    fn a_deletion_of_rules_stores_the_last_identifier() {
+        let mut next = SecurityState::default();
+        next.note_rule_id(RuleId(4));
+        let put = Change::DeleteUser("alice".into());
+        assert_eq!(records(std::slice::from_ref(&put), &next), [encode(&put)]);
+        let delete = Change::DeleteRule(RuleId(4));
+        assert_eq!(records(std::slice::from_ref(&delete), &next), [encode(&delete), encode_last_rule(&next)]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use mainstem_kafka::api::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthen
 use mainstem_kafka::{ErrorCode, frame};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_sasl::{Failure, Mechanism, NONCE_BYTES, Step};
-use mainstem_security::{Attempt, LogIn as PasswordLogIn, LogInResult, Principal};
+use mainstem_security::{Attempt, LogIn as PasswordLogIn, LogInResult, MAX_NAME_BYTES, Principal};
 
 use crate::grants::ConnGrants;
 use crate::log_in::{Exchanging, LogIn, Session, TokenReply};
@@ -64,6 +64,10 @@ impl Shard {
 
     fn on_step(&mut self, io: &mut Io<'_, Mail>, reply: TokenReply, step: Step) {
         match step {
+            // No user has such a name, which would be held until the log-in ends.
+            Step::FindKeys { user, .. } if user.len() > MAX_NAME_BYTES => {
+                self.on_failure(io, &reply, Failure::Credentials);
+            }
             Step::FindKeys { user, algorithm } => {
                 if !self.may_attempt(reply.caller(), &user) {
                     return self.fail_log_in(io, &reply, BUSY);

@@ -1,5 +1,6 @@
 //! Edits: the changes that an administrator asks for, computed from the newest state.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::authenticator::ChangeError;
@@ -48,14 +49,20 @@ pub fn delete_user(state: &SecurityState, name: &str) -> Result<Vec<Change>, Cha
     Ok(vec![Change::DeleteUser(name.into())])
 }
 
-/// Adds rules. Those that exist are not added again.
-pub fn add_rules(state: &SecurityState, rules: Vec<Rule>) -> Vec<Change> {
-    let mut next = state.next_rule_id();
-    let mut changes = Vec::new();
+/// Adds rules. Those that exist are not added again, and each is added once.
+pub fn add_rules(
+    state: &SecurityState,
+    rules: impl IntoIterator<Item = impl Into<Arc<Rule>>>,
+) -> Vec<Change> {
+    let RuleId(mut next) = state.next_rule_id();
+    let (mut changes, mut added) = (Vec::new(), BTreeMap::new());
     for rule in rules {
-        let id = state.rule_id(&rule).unwrap_or(next);
-        next = RuleId(next.0 + u64::from(id == next));
-        changes.push(Change::PutRule(id, Arc::new(rule)));
+        let rule = rule.into();
+        let known = state.rule_id(&rule).or_else(|| added.get(&rule).copied());
+        let id = known.unwrap_or(RuleId(next));
+        next += u64::from(known.is_none());
+        added.insert(Arc::clone(&rule), id);
+        changes.push(Change::PutRule(id, rule));
     }
     changes
 }
@@ -67,4 +74,31 @@ pub fn add_rules(state: &SecurityState, rules: Vec<Rule>) -> Vec<Change> {
 pub fn delete_rule(state: &SecurityState, id: RuleId) -> Result<Vec<Change>, ChangeError> {
     state.rule(id).ok_or_else(|| ChangeError::NotFound(format!("rule {}", id.0)))?;
     Ok(vec![Change::DeleteRule(id)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::{Action, Effect, Resource, Subject};
+
+    #[test]
+    fn many_rules_are_added_once_each() {
+        let rule = |number: usize| Rule {
+            subject: Subject::User(format!("user-{number}").into()),
+            effect: Effect::Allow,
+            action: Action::Publish,
+            resource: Resource::filter("a/#"),
+            listener: None,
+            network: None,
+        };
+        let mut state = SecurityState::default();
+        state.apply(&Change::PutRule(RuleId(5), Arc::new(rule(0))));
+        let changes = add_rules(&state, (0..20_000).map(|number| rule(number % 10_000)));
+        for change in &changes {
+            state.apply(change);
+        }
+        assert_eq!(state.rules().count(), 10_000);
+        assert_eq!((state.rule_id(&rule(0)), state.rule_id(&rule(1))), (Some(RuleId(5)), Some(RuleId(6))));
+        assert_eq!(state.next_rule_id(), RuleId(10_005));
+    }
 }

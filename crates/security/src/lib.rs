@@ -63,7 +63,7 @@ pub use network::Network;
 pub use password::{MAX_PASSWORD_BYTES, PasswordHash, SALT_BYTES};
 pub use password_file::read_password_file;
 pub use published::Published;
-pub use record::{decode, encode};
+pub use record::{apply_record, decode, encode, encode_last_rule};
 pub use rule::{
     Action, CLIENT_ID_VARIABLE, Effect, MAX_RESOURCE_BYTES, Origin, Pattern, Principal, Resource,
     ResourceKind, Rule, RuleId, Subject, USER_VARIABLE,

@@ -10,11 +10,13 @@ use crate::error::SecurityError;
 use crate::password::PasswordHash;
 use crate::rule::{Pattern, Resource, Rule, RuleId};
 use crate::scram::{ScramAlgorithm, ScramKeys};
-use crate::state::Change;
+use crate::state::{Change, SecurityState};
 use crate::user::User;
 
 const USER: &str = "user/";
 const RULE: &str = "rule/";
+/// Key of the highest identifier that a deleted rule has had.
+const LAST_RULE: &str = "last-rule";
 const VERSION: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +61,12 @@ struct RuleRecord {
     network: Option<String>,
 }
 
+#[derive(Serialize, Deserialize)]
+struct LastRuleRecord {
+    v: u8,
+    id: u64,
+}
+
 /// Encodes a change as the key and the value of a record; without a value it is a tombstone.
 pub fn encode(change: &Change) -> (Vec<u8>, Option<Vec<u8>>) {
     match change {
@@ -69,7 +77,36 @@ pub fn encode(change: &Change) -> (Vec<u8>, Option<Vec<u8>>) {
     }
 }
 
-/// Decodes a record.
+/// The record that keeps the identifiers of deleted rules from being used again. To be stored with each deletion of a
+/// rule, because the tombstones go with the next compaction.
+pub fn encode_last_rule(state: &SecurityState) -> (Vec<u8>, Option<Vec<u8>>) {
+    let RuleId(next) = state.next_rule_id();
+    let record = LastRuleRecord { v: VERSION, id: next.saturating_sub(1) };
+    (LAST_RULE.into(), Some(serde_json::to_vec(&record).expect("plain data")))
+}
+
+/// Applies a record of the log.
+///
+/// # Errors
+/// As [`decode`].
+pub fn apply_record(
+    state: &mut SecurityState,
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> Result<(), SecurityError> {
+    if key == LAST_RULE.as_bytes() {
+        let record = value.map(serde_json::from_slice::<LastRuleRecord>).transpose();
+        if let Some(record) = record.map_err(|error| invalid("the last rule", error))? {
+            check_version(record.v)?;
+            state.note_rule_id(RuleId(record.id));
+        }
+        return Ok(());
+    }
+    state.apply(&decode(key, value)?);
+    Ok(())
+}
+
+/// Decodes a record of a user or a rule.
 ///
 /// # Errors
 /// It is not such a record. A host must not skip it: a user or rule that is missing changes what is allowed.
@@ -254,6 +291,29 @@ mod tests {
             decode(key.as_bytes(), (value != "-").then_some(value.as_bytes())).unwrap()
         });
         assert_eq!(read.collect::<Vec<_>>(), changes);
+    }
+
+    #[test]
+    fn the_last_identifier_of_a_rule_outlives_its_tombstone() {
+        let mut state = SecurityState::default();
+        let changes = changes();
+        for change in &changes {
+            state.apply(change);
+        }
+        state.apply(&Change::DeleteRule(RuleId(7)));
+        let (key, value) = encode_last_rule(&state);
+        let stored =
+            (String::from_utf8(key.clone()).unwrap(), String::from_utf8(value.clone().unwrap()).unwrap());
+        assert_eq!(stored, ("last-rule".into(), r#"{"v":1,"id":7}"#.into()));
+        // After a compaction, without tombstones.
+        let mut restored = SecurityState::default();
+        for (key, value) in changes[..7].iter().map(encode).chain([(key.clone(), value)]) {
+            apply_record(&mut restored, &key, value.as_deref()).unwrap();
+        }
+        assert_eq!(restored.next_rule_id(), RuleId(8));
+        for bad in [&b"{}"[..], br#"{"v":2,"id":7}"#] {
+            assert!(apply_record(&mut restored, &key, Some(bad)).is_err());
+        }
     }
 
     #[test]

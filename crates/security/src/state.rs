@@ -59,6 +59,8 @@ pub struct SecurityState {
     ids: BTreeMap<Arc<Rule>, RuleId>,
     /// The identifiers of the same rules by subject.
     by_subject: BTreeMap<Subject, BTreeSet<RuleId>>,
+    /// The highest identifier that a rule has had.
+    last_rule: u64,
 }
 
 impl SecurityState {
@@ -108,6 +110,7 @@ impl SecurityState {
             }
             Change::DeleteUser(name) => self.users.remove(name).is_some(),
             Change::PutRule(id, rule) => {
+                self.note_rule_id(*id);
                 self.rules.get(id) != Some(rule) && {
                     self.remove_rule(*id);
                     self.ids.insert(Arc::clone(rule), *id);
@@ -116,10 +119,18 @@ impl SecurityState {
                     true
                 }
             }
-            Change::DeleteRule(id) => self.remove_rule(*id),
+            Change::DeleteRule(id) => {
+                self.note_rule_id(*id);
+                self.remove_rule(*id)
+            }
         };
         self.epoch += u64::from(has_changed);
         has_changed
+    }
+
+    /// Notes that a rule has had this identifier, so that no later one gets it.
+    pub fn note_rule_id(&mut self, id: RuleId) {
+        self.last_rule = self.last_rule.max(id.0);
     }
 
     fn remove_rule(&mut self, id: RuleId) -> bool {
@@ -191,9 +202,10 @@ impl SecurityState {
         self.ids.get(rule).copied()
     }
 
-    /// An identifier for the next rule.
+    /// An identifier for the next rule, which no rule has had. Whoever notes an identifier of a deleted rule must not
+    /// mean another one.
     pub fn next_rule_id(&self) -> RuleId {
-        RuleId(self.rules.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+        RuleId(self.last_rule + 1)
     }
 
     /// Whether a principal may do everything by the settings.
@@ -280,5 +292,19 @@ mod tests {
         assert_eq!(all, [("alice", false), ("bob", true)]);
         state.apply(&Change::DeleteUser("alice".into()));
         assert!(state.user("alice").unwrap().disabled);
+    }
+
+    #[test]
+    fn the_identifier_of_a_deleted_rule_is_not_used_again() {
+        let mut state = SecurityState::default();
+        assert_eq!(state.next_rule_id(), RuleId(1));
+        for id in 1..4 {
+            state.apply(&Change::PutRule(RuleId(id), rule(&format!("user-{id}"))));
+        }
+        state.apply(&Change::DeleteRule(RuleId(3)));
+        assert_eq!(state.next_rule_id(), RuleId(4));
+        state.note_rule_id(RuleId(9));
+        state.note_rule_id(RuleId(5));
+        assert_eq!(state.next_rule_id(), RuleId(10));
     }
 }

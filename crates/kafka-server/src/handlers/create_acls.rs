@@ -7,13 +7,17 @@ use mainstem_kafka::api::create_acls::{
     AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse,
 };
 use mainstem_runtime::Io;
-use mainstem_security::{Change, ChangeError, Rule, RuleId, SecurityState};
+use mainstem_security::{Change, ChangeError, add_rules};
 
 use super::describe_acls::NO_AUTHORIZER;
 use crate::acl::Acl;
 use crate::pending::AfterSecurityChange;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+
+/// Most ACLs of a request: they are parsed at once, and stored together.
+const CREATIONS_MAX: usize = 2_000;
+const TOO_MANY: &str = "A request may create 2000 ACLs; send several requests.";
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -27,6 +31,9 @@ pub(crate) fn handle(
         (_, None) => Some((ErrorCode::SecurityDisabled, NO_AUTHORIZER)),
         _ => None,
     };
+    let is_long = request.creations.len() > CREATIONS_MAX;
+    let too_many = (ErrorCode::PolicyViolation, TOO_MANY);
+    let refusal = refusal.or_else(|| is_long.then_some(too_many));
     let (mut rules, mut results) = (Vec::new(), Vec::new());
     for creation in request.creations {
         let outcome = match refusal {
@@ -44,7 +51,7 @@ pub(crate) fn handle(
         return answer(shard, io, &call, results, &Ok(Vec::new()));
     }
     let after = AfterSecurityChange::CreateAcls { call, results };
-    shard.change_security(io, after, Box::new(move |state| Ok(additions(state, &rules))));
+    shard.change_security(io, after, Box::new(move |state| Ok(add_rules(state, rules))));
 }
 
 /// The rules are durable, or were refused.
@@ -74,17 +81,4 @@ fn acl(creation: AclCreation) -> Acl {
         operation: creation.operation,
         permission_type: creation.permission_type,
     }
-}
-
-/// Adds the rules that do not exist, each once.
-fn additions(state: &SecurityState, rules: &[Arc<Rule>]) -> Vec<Change> {
-    let mut made: Vec<Change> = Vec::new();
-    let RuleId(mut id) = state.next_rule_id();
-    for (at, rule) in rules.iter().enumerate() {
-        if state.rule_id(rule).is_none() && !rules[..at].contains(rule) {
-            made.push(Change::PutRule(RuleId(id), Arc::clone(rule)));
-            id += 1;
-        }
-    }
-    made
 }

@@ -21,6 +21,7 @@
 //! | `context` | one operation on a group: the group, its timers, its effects |
 //! | `join`, `rebalance`, `sync`, `leave` | the steps of the protocol |
 //! | `commit`, `fetch`, `expire` | offsets: commit, fetch, expiry and deletion |
+//! | `forget` | offsets of deleted topics |
 //! | `transaction` | offsets of pending transactions |
 //! | `changes` | undo information for offset records that are not durable yet |
 //! | `describe` | ListGroups, DescribeGroups |
@@ -34,6 +35,7 @@ mod context;
 mod describe;
 mod expire;
 mod fetch;
+mod forget;
 mod join;
 mod leave;
 mod member;
@@ -70,6 +72,7 @@ pub use state::State;
 
 use consumer_group::Group;
 use context::{Effects, GroupContext};
+use forget::Forgetting;
 use member::PROTOCOLS_MAX;
 use settings::NAME_MAX_BYTES;
 use timers::Timers;
@@ -89,6 +92,8 @@ pub struct Groups {
     next_order: u64,
     /// Groups with offsets of a pending transaction, by producer id.
     transactions: BTreeMap<i64, BTreeSet<Arc<str>>>,
+    /// Deleted topics whose offsets are being removed.
+    forgetting: Forgetting,
     /// When offsets are next checked for expiry; 0 before the first check.
     next_check_ms: u64,
 }

@@ -14,6 +14,7 @@ use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
+use crate::answer::Answer;
 use crate::environment::Environment;
 use crate::fetch_session::{Plan, Sessions};
 use crate::grants::ConnGrants;
@@ -24,9 +25,8 @@ use crate::request_memory::{Reservation, UNRESERVED_BYTES};
 pub(crate) const PIPELINED_MAX: usize = 1024;
 /// Bytes of queued requests beyond which the connection is no longer read.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
-
-/// Size of a response from which on it becomes the output instead of being copied into it.
-const LARGE_ANSWER_BYTES: usize = 256 * 1024;
+/// The same before the log-in: strangers may open many connections. One request of the largest size fits.
+const QUEUED_BEFORE_LOG_IN_BYTES_MAX: usize = LOG_IN_FRAME_BYTES_MAX;
 
 /// Calls of [`Connections::next_idle`] that cover all connections, and the least number of slots that one covers.
 const IDLE_CHECK_PARTS: usize = 16;
@@ -51,7 +51,7 @@ pub(crate) struct Conn {
     /// Number of the request whose response is sent next.
     next_response: u64,
     /// Requests in flight, from `next_response` on, each with its response if that is ready.
-    in_flight: VecDeque<Option<Vec<u8>>>,
+    in_flight: VecDeque<Option<Answer>>,
     /// Whether the requests in flight are pipelined.
     pipelines: bool,
     /// Frames queued until the requests in flight are answered.
@@ -146,19 +146,14 @@ impl Connections {
 
     /// Sends the responses of a connection that are ready. Returns false if the connection must close, because the
     /// broker is shutting down and it has no appends in flight.
-    pub(crate) fn send_answers<M>(&mut self, io: &mut Io<'_, M>, id: ConnId) -> bool {
+    pub(crate) fn send_answers<M>(&mut self, env: &Environment, io: &mut Io<'_, M>, id: ConnId) -> bool {
         let is_draining = self.is_draining;
         let Some(conn) = self.get_mut(id) else { return true };
         while let Some(answer) = conn.next_answer() {
             if !answer.is_empty()
                 && let Some(output) = io.output(id)
             {
-                let buffer = output.buffer();
-                if buffer.is_empty() && answer.len() >= LARGE_ANSWER_BYTES {
-                    *buffer = answer;
-                } else {
-                    buffer.extend_from_slice(&answer);
-                }
+                answer.send(output, env.memory().map(|memory| &memory.responses));
             }
         }
         if is_draining && !conn.is_producing() {
@@ -312,7 +307,9 @@ impl Conn {
 
     /// Queues a frame; false if too many bytes are queued.
     fn wait(&mut self, frame: &[u8]) -> bool {
-        if self.queued_bytes + frame.len() > QUEUED_BYTES_MAX {
+        let bytes_max =
+            if self.log_in.is_complete() { QUEUED_BYTES_MAX } else { QUEUED_BEFORE_LOG_IN_BYTES_MAX };
+        if self.queued_bytes + frame.len() > bytes_max {
             return false;
         }
         self.queued_bytes += frame.len();
@@ -382,7 +379,7 @@ impl Conn {
     }
 
     /// Stores the response to a request until all earlier ones are sent. An empty response sends nothing.
-    pub(crate) fn answer(&mut self, request: u64, response: Vec<u8>) {
+    pub(crate) fn answer(&mut self, request: u64, response: Answer) {
         let Some(index) = request.checked_sub(self.next_response) else { return };
         if let Some(slot) = self.in_flight.get_mut(index as usize) {
             *slot = Some(response);
@@ -390,7 +387,7 @@ impl Conn {
     }
 
     /// Takes the next response, if it is ready.
-    fn next_answer(&mut self) -> Option<Vec<u8>> {
+    fn next_answer(&mut self) -> Option<Answer> {
         let answer = self.in_flight.front_mut()?.take()?;
         self.answered();
         Some(answer)
@@ -408,11 +405,12 @@ mod tests {
         let earlier = conn.begin(true);
         assert!(!conn.may_begin(false) && conn.may_begin(true));
         let later = conn.begin(true);
-        conn.answer(later, vec![2]);
-        assert_eq!(conn.next_answer(), None);
-        conn.answer(earlier, vec![1]);
-        assert_eq!(conn.next_answer(), Some(vec![1]));
-        assert_eq!(conn.next_answer(), Some(vec![2]));
+        let next = |conn: &mut Conn| conn.next_answer().map(|answer| answer.bytes());
+        conn.answer(later, vec![2].into());
+        assert_eq!(next(&mut conn), None);
+        conn.answer(earlier, vec![1].into());
+        assert_eq!(next(&mut conn), Some(vec![1]));
+        assert_eq!(next(&mut conn), Some(vec![2]));
         assert!(conn.may_begin(false));
     }
 
@@ -437,10 +435,21 @@ mod tests {
         assert_eq!(found.len(), COUNT - 2);
         assert!(!found.contains(&busy.slot()) && !found.contains(&late.slot()));
         let conn = conns.get_mut(busy).unwrap();
-        conn.answer(request, vec![1]);
-        assert_eq!(conn.next_answer(), Some(vec![1]));
+        conn.answer(request, vec![1].into());
+        assert!(conn.next_answer().is_some());
         let mut rest = (0..COUNT).flat_map(|_| conns.next_idle(700, 600, u64::MAX));
         assert!(rest.any(|id| id == busy));
+    }
+
+    #[test]
+    fn a_connection_that_has_not_logged_in_queues_one_request_of_the_largest_size() {
+        let mut conn = Conn { log_in: LogIn::Required { since_ms: 0 }, ..Conn::open(1, None, 0) };
+        conn.begin(false);
+        assert!(!conn.wait(&vec![0; QUEUED_BEFORE_LOG_IN_BYTES_MAX + 1]));
+        assert!(conn.wait(&vec![0; QUEUED_BEFORE_LOG_IN_BYTES_MAX]));
+        assert!(!conn.wait(&[7]));
+        conn.log_in = LogIn::NotRequired;
+        assert!(conn.wait(&[7]), "after the log-in there is more room");
     }
 
     #[test]
@@ -451,8 +460,8 @@ mod tests {
         assert!(conn.wait(&[7]));
         assert!(!conn.wait(&vec![0; QUEUED_BYTES_MAX]));
         assert_eq!(conn.next_waiting(|_| true), None);
-        conn.answer(fetch, Vec::new());
-        assert_eq!(conn.next_answer(), Some(Vec::new()));
+        conn.answer(fetch, Answer::default());
+        assert!(conn.next_answer().is_some_and(|answer| answer.is_empty()));
         assert_eq!(conn.next_waiting(|_| true).as_deref(), Some(&[7][..]));
         assert!(!conn.has_waiting());
     }

@@ -82,6 +82,14 @@ pub(crate) struct Ended {
     pub(crate) has_transaction_effects: bool,
 }
 
+/// A new catalogue for all shards.
+pub(crate) struct Published {
+    pub(crate) catalogue: Arc<Catalogue>,
+    /// The topics that were changed.
+    pub(crate) changed: Arc<[TopicId]>,
+    pub(crate) deleted: Vec<Arc<Topic>>,
+}
+
 /// A topic that is being changed or deleted.
 struct Changing {
     /// The new topic; `None` if it is being deleted.
@@ -105,6 +113,8 @@ pub(crate) struct Controller {
     has_changed: bool,
     /// Deleted topics whose partitions have not been removed.
     deleted: Vec<Arc<Topic>>,
+    /// Topics that were changed and are not published yet.
+    changed: Vec<TopicId>,
     /// Topics being changed or deleted, and the changes that wait for that.
     changing: BTreeMap<[u8; 16], Changing>,
     pub(crate) groups: GroupCoordinator,
@@ -193,7 +203,8 @@ impl Controller {
         for name in catalogue.by_name.keys() {
             names.add(name);
         }
-        let groups = GroupCoordinator::restore(store, shared, clock)?;
+        let mut groups = GroupCoordinator::restore(store, shared, clock)?;
+        groups.forget_unknown_topics(&catalogue);
         let transactions = TransactionCoordinator::restore(store, shared, clock)?;
         Ok(Self {
             shared: Arc::clone(shared),
@@ -205,6 +216,7 @@ impl Controller {
             changing: BTreeMap::new(),
             has_changed: false,
             deleted: Vec::new(),
+            changed: Vec::new(),
             groups,
             transactions,
         })
@@ -398,8 +410,8 @@ impl Controller {
         ended
     }
 
-    /// Applies a write that is durable or has failed. Returns the topic that it has deleted.
-    pub(crate) fn apply(&mut self, write: &CatalogueWrite, is_durable: bool) -> Option<Arc<Topic>> {
+    /// Applies a write that is durable or has failed.
+    pub(crate) fn apply(&mut self, write: &CatalogueWrite, is_durable: bool) {
         match write {
             CatalogueWrite::Create { topic, .. } => {
                 self.creating.remove(&topic.name);
@@ -411,35 +423,39 @@ impl Controller {
             CatalogueWrite::Change { more, .. } => self.creating_partitions -= more,
             CatalogueWrite::ClusterId | CatalogueWrite::Delete { .. } | CatalogueWrite::Declare { .. } => {}
         }
-        if is_durable { self.apply_durable(write) } else { None }
+        if is_durable {
+            self.apply_durable(write);
+        }
     }
 
-    fn apply_durable(&mut self, write: &CatalogueWrite) -> Option<Arc<Topic>> {
+    fn apply_durable(&mut self, write: &CatalogueWrite) {
         match write {
-            CatalogueWrite::ClusterId => return None,
-            CatalogueWrite::Create { topic, .. } | CatalogueWrite::Change { topic, .. } => {
+            CatalogueWrite::ClusterId => return,
+            CatalogueWrite::Create { topic, .. } => self.catalogue.put(Arc::clone(topic)),
+            CatalogueWrite::Change { topic, .. } => {
                 self.catalogue.put(Arc::clone(topic));
+                self.changed.push(topic.id);
             }
             CatalogueWrite::Delete { id, .. } => {
-                self.has_changed = true;
-                let topic = self.catalogue.remove(*id)?;
-                self.names.remove(&topic.name);
-                self.deleted.push(Arc::clone(&topic));
-                return Some(topic);
+                if let Some(topic) = self.catalogue.remove(*id) {
+                    self.names.remove(&topic.name);
+                    self.deleted.push(topic);
+                }
             }
             CatalogueWrite::Declare { name, text, .. } => {
                 self.catalogue.declare(Arc::clone(name), text.clone());
             }
         }
         self.has_changed = true;
-        None
     }
 
-    /// Takes the new catalogue, and the topics deleted since the last call; `None` if nothing has changed. This copies
-    /// the catalogue.
-    pub(crate) fn take_changes(&mut self) -> Option<(Arc<Catalogue>, Vec<Arc<Topic>>)> {
-        std::mem::take(&mut self.has_changed)
-            .then(|| (Arc::new(self.catalogue.clone()), std::mem::take(&mut self.deleted)))
+    /// Takes the new catalogue, and what has changed since the last call; `None` if nothing has.
+    pub(crate) fn take_changes(&mut self) -> Option<Published> {
+        std::mem::take(&mut self.has_changed).then(|| Published {
+            catalogue: Arc::new(self.catalogue.clone()),
+            changed: std::mem::take(&mut self.changed).into(),
+            deleted: std::mem::take(&mut self.deleted),
+        })
     }
 }
 

@@ -80,7 +80,7 @@ impl Shard {
             && let Some(effect) = controller.transactions.poll(first, io.clock.unix_ms)
         {
             match effect {
-                TransactionEffect::WriteMarkers(markers) => self.issue_markers(io, &Arc::new(markers)),
+                TransactionEffect::WriteMarkers(markers) => self.issue_markers(io, Arc::new(markers)),
                 TransactionEffect::Reply(then, answer) => self.resume_txn_reply(io, then, answer),
             }
         }

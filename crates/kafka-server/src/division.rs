@@ -6,84 +6,110 @@
 //! one response. Items of the same name stay in one part, because handlers refuse those that occur twice.
 //!
 //! The answers are joined in their encoding, because encoding all of them at the end would take long too. Each of these
-//! responses ends with the array of its items, so they can be joined without knowing what they are.
+//! responses ends with the array of its items, so they can be joined without knowing what they are. They stay in
+//! pieces, because a response of a hundred megabytes takes long to copy, and even to free.
 
-use mainstem_kafka::api::alter_configs::AlterConfigsRequest;
-use mainstem_kafka::api::create_partitions::CreatePartitionsRequest;
-use mainstem_kafka::api::create_topics::CreateTopicsRequest;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::vec;
+
+use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResource};
+use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
-use mainstem_kafka::api::describe_configs::DescribeConfigsRequest;
-use mainstem_kafka::api::incremental_alter_configs::IncrementalAlterConfigsRequest;
+use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use mainstem_kafka::api::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use mainstem_kafka::api::incremental_alter_configs::{
+    AlterConfigsResource as IncrementalResource, IncrementalAlterConfigsRequest,
+};
 use mainstem_kafka::{Message, Reader, Request, frame, put_response_header};
+use mainstem_runtime::{MemoryMeter, SharedBytes};
 
+use crate::answer::Answer;
 use crate::shard_message::RequestContext;
 
 /// Most bytes of the response to a request that is handled in parts.
 const RESPONSE_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Bytes at which a piece of a joined response is full.
+const PIECE_BYTES: usize = 64 * 1024;
 
-/// Declares the requests. A line has the request, its items, the name of an item if none may occur twice, and the most
-/// items of a part: about a millisecond of work.
+/// Declares the requests. A line has the request, its items and their type, the name of an item if none may occur
+/// twice, and the most items of a part: about a millisecond of work.
 macro_rules! divided_requests {
-    ($($name:ident($request:ident) in $items:ident, named $item:ident => $key:expr, $part_items:literal;)*) => {
-        /// A request that is handled in parts: what is left of it, or a part.
+    ($($name:ident($request:ident) in $items:ident: $type:ty, named $item:ident => $key:expr, $part_items:literal;)*) => {
+        /// A part of a request.
         #[derive(Debug)]
         pub(crate) enum DividedRequest {
             $($name($request),)*
         }
 
-        impl DividedRequest {
+        /// What is left of a request: its items, and the request without them.
+        #[derive(Debug)]
+        pub(crate) enum Rest {
+            $($name($request, vec::IntoIter<$type>),)*
+        }
+
+        impl Rest {
             /// Takes the next part; `None` if nothing is left.
-            fn take_part(&mut self) -> Option<Self> {
+            fn take_part(&mut self) -> Option<DividedRequest> {
                 match self {
-                    $(Self::$name(request) => {
-                        let end = part_end(&request.$items, $part_items, |$item| $key)?;
-                        let items = request.$items.drain(..end).collect();
-                        let rest = std::mem::replace(&mut request.$items, items);
-                        let part = request.clone();
-                        request.$items = rest;
-                        Some(Self::$name(part))
+                    $(Self::$name(request, items) => {
+                        let end = part_end(items.as_slice(), $part_items, |$item| $key)?;
+                        let mut part = request.clone();
+                        part.$items = items.by_ref().take(end).collect();
+                        Some(DividedRequest::$name(part))
                     })*
                 }
             }
         }
 
         $(impl Divisible for $request {
-            fn divide(mut self) -> Result<(DividedRequest, usize), Self> {
-                let count = self.$items.len();
-                if count <= $part_items {
+            fn divide(mut self) -> Result<Rest, Self> {
+                let mut items = std::mem::take(&mut self.$items);
+                if items.len() <= $part_items {
+                    self.$items = items;
                     return Err(self);
                 }
                 // A stable sort: items without names keep their order.
-                self.$items.sort_by(|one, other| { let $item = one; $key }.cmp(&{ let $item = other; $key }));
-                Ok((DividedRequest::$name(self), count))
+                items.sort_by(|one, other| { let $item = one; $key }.cmp(&{ let $item = other; $key }));
+                Ok(Rest::$name(self, items.into_iter()))
             }
         })*
     };
 }
 
 divided_requests! {
-    AlterConfigs(AlterConfigsRequest) in resources, named item => Some(item.resource_name.as_str()), 100;
-    CreatePartitions(CreatePartitionsRequest) in topics, named item => Some(item.name.as_str()), 200;
-    CreateTopics(CreateTopicsRequest) in topics, named item => Some(item.name.as_str()), 10;
-    DeleteGroups(DeleteGroupsRequest) in groups_names, named _item => None::<&str>, 200;
-    DescribeConfigs(DescribeConfigsRequest) in resources, named _item => None::<&str>, 10;
-    IncrementalAlterConfigs(IncrementalAlterConfigsRequest) in resources,
+    AlterConfigs(AlterConfigsRequest) in resources: AlterConfigsResource,
+        named item => Some(item.resource_name.as_str()), 100;
+    CreatePartitions(CreatePartitionsRequest) in topics: CreatePartitionsTopic,
+        named item => Some(item.name.as_str()), 200;
+    CreateTopics(CreateTopicsRequest) in topics: CreatableTopic, named item => Some(item.name.as_str()), 10;
+    DeleteGroups(DeleteGroupsRequest) in groups_names: String, named _item => None::<&str>, 200;
+    DeleteTopics(DeleteTopicsRequest) in topics: DeleteTopicState,
+        named item => Some((item.name.as_deref(), item.topic_id)), 100;
+    DescribeConfigs(DescribeConfigsRequest) in resources: DescribeConfigsResource, named _item => None::<&str>, 10;
+    IncrementalAlterConfigs(IncrementalAlterConfigsRequest) in resources: IncrementalResource,
         named item => Some(item.resource_name.as_str()), 100;
 }
 
 /// A request that may have too many items for one turn.
 pub(crate) trait Divisible: Request {
-    /// Prepares the request to be handled in parts, and returns the number of its items.
+    /// Prepares the request to be handled in parts.
     ///
     /// # Errors
     /// Returns the request if it is no longer than a part.
-    fn divide(self) -> Result<(DividedRequest, usize), Self>;
+    fn divide(self) -> Result<Rest, Self>;
 }
 
 /// The end of the first part of `items`; `None` if there are none.
-fn part_end<T>(items: &[T], part_items: usize, name: impl Fn(&T) -> Option<&str>) -> Option<usize> {
+fn part_end<'a, T, N: PartialEq>(
+    items: &'a [T],
+    part_items: usize,
+    name: impl Fn(&'a T) -> Option<N>,
+) -> Option<usize> {
     let last = items.len().min(part_items).checked_sub(1)?;
-    let has_same_name = |item: &&T| name(item).is_some_and(|name_of| name(&items[last]) == Some(name_of));
+    let name_of_last = name(&items[last]);
+    let has_same_name = |item: &&'a T| name_of_last.is_some() && name(item) == name_of_last;
     Some(last + 1 + items[last + 1..].iter().take_while(has_same_name).count())
 }
 
@@ -91,22 +117,28 @@ fn part_end<T>(items: &[T], part_items: usize, name: impl Fn(&T) -> Option<&str>
 #[derive(Debug)]
 pub(crate) struct Division {
     call: RequestContext,
-    rest: DividedRequest,
+    rest: Rest,
     response: JoinedResponse,
+    /// Names of the topics that earlier parts have deleted.
+    deleted: BTreeSet<Arc<str>>,
 }
 
 impl Division {
-    /// Divides a request that has more items than a part.
+    /// Divides a request that has more items than a part. The response is charged to `meter`.
     ///
     /// # Errors
     /// Returns the request if it is short, or a part itself.
-    pub(crate) fn of<R: Divisible>(call: &RequestContext, request: R) -> Result<Self, R> {
+    pub(crate) fn of<R: Divisible>(
+        call: &RequestContext,
+        request: R,
+        meter: &MemoryMeter,
+    ) -> Result<Self, R> {
         if call.division.is_some() {
             return Err(request);
         }
-        let (rest, items) = request.divide()?;
-        let response = JoinedResponse::begin::<R>(call, items);
-        Ok(Self { call: call.clone(), rest, response })
+        let rest = request.divide()?;
+        let response = JoinedResponse::begin::<R>(call, meter.clone());
+        Ok(Self { call: call.clone(), rest, response, deleted: BTreeSet::new() })
     }
 
     pub(crate) fn call(&self) -> &RequestContext {
@@ -118,14 +150,19 @@ impl Division {
         self.rest.take_part()
     }
 
+    /// The names of the topics that the request has deleted so far.
+    pub(crate) fn deleted(&mut self) -> &mut BTreeSet<Arc<str>> {
+        &mut self.deleted
+    }
+
     /// Adds the response to a part, without header. Returns false if the whole response gets too long.
     pub(crate) fn add(&mut self, response: &[u8]) -> bool {
         self.response.add(response);
-        self.response.bytes.len() <= RESPONSE_BYTES_MAX
+        self.response.len <= RESPONSE_BYTES_MAX
     }
 
     /// The whole response, in a frame.
-    pub(crate) fn finish(self) -> Vec<u8> {
+    pub(crate) fn finish(self) -> Answer {
         self.response.finish(&self.call)
     }
 }
@@ -137,25 +174,24 @@ struct JoinedResponse {
     /// Bytes of a response before the number of its items.
     fields: Vec<u8>,
     items: u32,
-    /// The encoded items, behind `head_len` bytes of room for what precedes them.
-    bytes: Vec<u8>,
-    head_len: usize,
+    /// The encoded items: full pieces, and the newest one.
+    pieces: Vec<SharedBytes>,
+    newest: Vec<u8>,
+    /// Bytes of all pieces.
+    len: usize,
+    meter: MemoryMeter,
 }
 
 impl JoinedResponse {
-    /// Begins a response with probably this number of items.
-    fn begin<R: Request>(call: &RequestContext, items: usize) -> Self {
+    /// Begins a response.
+    fn begin<R: Request>(call: &RequestContext, meter: MemoryMeter) -> Self {
         let is_flexible = call.version >= R::FLEXIBLE_FROM;
         let mut fields = Vec::new();
         R::Response::default().encode(&mut fields, call.version);
         // In the compact form an empty array is one byte, and tagged fields follow it.
         let behind = if is_flexible { 2 } else { size_of::<i32>() };
         fields.truncate(fields.len().saturating_sub(behind));
-        let mut response = Self { is_flexible, fields, items: items as u32, bytes: Vec::new(), head_len: 0 };
-        response.head_len = response.head(call).len();
-        response.bytes.resize(response.head_len, 0);
-        response.items = 0;
-        response
+        Self { is_flexible, fields, items: 0, pieces: Vec::new(), newest: Vec::new(), len: 0, meter }
     }
 
     /// What precedes the items, in a frame without length.
@@ -181,22 +217,23 @@ impl JoinedResponse {
         };
         let items = reader.rest();
         let tags = usize::from(self.is_flexible);
-        self.bytes.extend_from_slice(&items[..items.len() - tags]);
+        let items = &items[..items.len() - tags];
+        self.newest.extend_from_slice(items);
+        self.len += items.len();
+        if self.newest.len() >= PIECE_BYTES {
+            let piece = std::mem::take(&mut self.newest).into_boxed_slice();
+            self.pieces.push(SharedBytes::new(piece, &self.meter));
+        }
     }
 
-    fn finish(mut self, call: &RequestContext) -> Vec<u8> {
+    fn finish(mut self, call: &RequestContext) -> Answer {
         if self.is_flexible {
-            self.bytes.push(0);
+            self.newest.push(0);
+            self.len += 1;
         }
-        let head = self.head(call);
-        // Mostly the room is right, and nothing moves: items that occur twice may be answered once.
-        if head.len() == self.head_len {
-            self.bytes[..head.len()].copy_from_slice(&head);
-        } else {
-            self.bytes.splice(..self.head_len, head);
-        }
-        frame::end_frame(&mut self.bytes, frame::LENGTH_BYTES, 0);
-        self.bytes
+        let mut head = self.head(call);
+        frame::end_frame(&mut head, frame::LENGTH_BYTES, self.len);
+        Answer { head, pieces: self.pieces, tail: self.newest }
     }
 }
 
@@ -210,7 +247,7 @@ fn put_uvarint(mut value: u32, into: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicResult, CreateTopicsResponse};
+    use mainstem_kafka::api::create_topics::{CreatableTopicResult, CreateTopicsResponse};
     use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsResponse};
     use mainstem_runtime::ConnId;
 
@@ -248,7 +285,7 @@ mod tests {
         for version in DeleteGroupsRequest::VERSIONS {
             let call = call::<DeleteGroupsRequest>(version);
             for count in [0, 5, 120, 130, 300] {
-                let mut joined = JoinedResponse::begin::<DeleteGroupsRequest>(&call, 130);
+                let mut joined = JoinedResponse::begin::<DeleteGroupsRequest>(&call, MemoryMeter::default());
                 for part in results[..count].chunks(50) {
                     let response = DeleteGroupsResponse { results: part.to_vec(), ..Default::default() };
                     let mut bytes = Vec::new();
@@ -258,7 +295,7 @@ mod tests {
                 let response =
                     DeleteGroupsResponse { results: results[..count].to_vec(), ..Default::default() };
                 let expected = whole::<DeleteGroupsRequest>(&call, &response);
-                assert_eq!(joined.finish(&call), expected, "{count} items in version {version}");
+                assert_eq!(joined.finish(&call).bytes(), expected, "{count} items in version {version}");
             }
         }
         for version in CreateTopicsRequest::VERSIONS {
@@ -267,9 +304,9 @@ mod tests {
             let response = CreateTopicsResponse { topics, ..Default::default() };
             let mut bytes = Vec::new();
             response.encode(&mut bytes, version);
-            let mut joined = JoinedResponse::begin::<CreateTopicsRequest>(&call, 3);
+            let mut joined = JoinedResponse::begin::<CreateTopicsRequest>(&call, MemoryMeter::default());
             joined.add(&bytes);
-            assert_eq!(joined.finish(&call), whole::<CreateTopicsRequest>(&call, &response));
+            assert_eq!(joined.finish(&call).bytes(), whole::<CreateTopicsRequest>(&call, &response));
         }
     }
 
@@ -281,7 +318,7 @@ mod tests {
             CreatableTopic { name, ..Default::default() }
         };
         let request = CreateTopicsRequest { topics: (0..50).map(topic).collect(), ..Default::default() };
-        let mut division = Division::of(&call, request.clone()).unwrap();
+        let mut division = Division::of(&call, request.clone(), &MemoryMeter::default()).unwrap();
         let mut parts: Vec<Vec<String>> = Vec::new();
         while let Some(DividedRequest::CreateTopics(part)) = division.next_part() {
             parts.push(part.topics.into_iter().map(|topic| topic.name).collect());
@@ -294,6 +331,9 @@ mod tests {
         assert_eq!(all, sent);
         assert!(parts.len() >= 3);
         let part = RequestContext { division: Some(1), ..call };
-        assert!(Division::of(&part, request).is_err(), "a part is not divided again");
+        assert!(
+            Division::of(&part, request, &MemoryMeter::default()).is_err(),
+            "a part is not divided again"
+        );
     }
 }

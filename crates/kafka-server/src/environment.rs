@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
-use mainstem_runtime::{MemoryBudget, ShardMemory};
+use mainstem_runtime::{MemoryBudget, MemoryMeter, ShardMemory};
 
 use crate::catalogue::{Catalogue, PartitionId, Topic};
 use crate::log_throttle::LogThrottle;
@@ -64,6 +64,11 @@ impl Environment {
     /// The meters of the memory budget, after the first turn has begun.
     pub(crate) fn memory(&self) -> Option<&MemoryUse> {
         self.memory.as_ref()
+    }
+
+    /// What large responses are charged to.
+    pub(crate) fn response_meter(&self) -> MemoryMeter {
+        self.memory.as_ref().map(|memory| memory.responses.clone()).unwrap_or_default()
     }
 
     /// Counts the bytes of requests and records that wait for other requests, shards or turns.

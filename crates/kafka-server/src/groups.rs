@@ -7,6 +7,7 @@ use mainstem_log::{Completion, Error, Store};
 use mainstem_partition::{CompactedLog, KeyValue, Outcome};
 use mainstem_runtime::Clock;
 
+use crate::catalogue::Catalogue;
 use crate::pending::AfterGroupReply;
 use crate::shared::Shared;
 
@@ -71,6 +72,29 @@ impl GroupCoordinator {
         };
         made.groups.finish_restore(made.now_ms(clock));
         Ok(made)
+    }
+
+    /// Has the offsets of topics removed that are not in the catalogue: a restart has interrupted their removal.
+    pub(crate) fn forget_unknown_topics(&mut self, catalogue: &Catalogue) {
+        let unknown = self.groups.topics_with_offsets(|topic| catalogue.topic(topic).is_none());
+        if !unknown.is_empty() {
+            self.groups.forget_topics(unknown);
+        }
+    }
+
+    /// Whether offsets of deleted topics are to be removed.
+    pub(crate) fn is_forgetting(&self) -> bool {
+        self.groups.is_forgetting()
+    }
+
+    /// Which removal of offsets includes those of all topics deleted so far; `None` if it is done.
+    pub(crate) fn unfinished_removal(&self) -> Option<u64> {
+        self.groups.unfinished_removal()
+    }
+
+    /// Whether a removal of offsets is done.
+    pub(crate) fn has_forgotten(&self, removal: u64) -> bool {
+        self.groups.has_forgotten(removal)
     }
 
     /// The groups' clock: ms since 1970, monotonic. A jump of the system clock would end sessions.

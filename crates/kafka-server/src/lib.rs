@@ -43,6 +43,7 @@
 //! | `environment.rs` | what a shard knows of the broker around it: shared state, topics, memory budget |
 //! | `shard_message.rs` | messages between shards |
 //! | `conn.rs` | a connection and the order of its responses |
+//! | `answer.rs` | an encoded response, which may be in pieces |
 //! | `log_in.rs`, `authentication.rs`, `failed_log_ins.rs` | log-ins by SASL: as data, carried out, and refused after a delay |
 //! | `security.rs`, `security_changes.rs` | users and rules of the host, its answers, and changes of them |
 //! | `grants.rs`, `authorization.rs`, `acl.rs` | what a connection may do: as data, and compiled; rules as Kafka's ACLs |
@@ -82,6 +83,7 @@
 //! | `log_throttle.rs` | limits log lines about client errors |
 
 mod acl;
+mod answer;
 mod append_error;
 mod authentication;
 mod authorization;

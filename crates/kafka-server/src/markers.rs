@@ -11,8 +11,14 @@ use mainstem_runtime::Io;
 use crate::catalogue::PartitionId;
 use crate::partition_message::{MarkPart, PartitionRequest};
 use crate::pending::{AfterGroupReply, AfterMarkers};
+use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
+
+/// Participants of a transaction whose markers are written together.
+const MARKERS_PER_SLICE: usize = 250;
+/// Finding a participant, and reporting the outcome of its marker.
+const MARKER_UNITS: u32 = 20;
 
 impl Shard {
     /// Writes markers into partitions of any shard, and continues with their outcomes, in order.
@@ -44,8 +50,27 @@ impl Shard {
         }
     }
 
-    /// Writes the markers of a transaction and reports each outcome to the coordinator.
-    pub(crate) fn issue_markers(&mut self, io: &mut Io<'_, Mail>, markers: &Arc<Markers>) {
+    /// Writes the markers of a transaction and reports each outcome to the coordinator. A transaction may have
+    /// thousands of participants, so this may take several turns.
+    pub(crate) fn issue_markers(&mut self, io: &mut Io<'_, Mail>, markers: Arc<Markers>) {
+        let is_group = |participant: &&Participant| matches!(participant, Participant::Group(_));
+        let groups = markers.participants.iter().filter(is_group).cloned().collect();
+        self.write_group_markers(io, &markers, groups);
+        self.pending_work.begin_request(io.charged());
+        if let Some(next) = self.write_next_markers(io, &markers, 0) {
+            self.pending_work.add(Task::WriteMarkers { markers, next });
+            io.request_turn();
+        }
+    }
+
+    /// Writes the markers of the partitions among the next participants, from the one with index `from` on. Returns the
+    /// index to continue with, if there are more.
+    pub(crate) fn write_next_markers(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        markers: &Arc<Markers>,
+        from: usize,
+    ) -> Option<usize> {
         self.env.refresh();
         let marker = Marker {
             producer_id: markers.producer.id,
@@ -54,24 +79,27 @@ impl Shard {
             outcome: markers.outcome,
             timestamp_ms: io.clock.unix_ms.cast_signed(),
         };
-        let (mut partitions, mut gone, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-        for participant in &markers.participants {
-            match participant {
-                Participant::Group(_) => groups.push(participant.clone()),
-                Participant::Partition { topic, index } => match self.env.catalogue().topic(topic) {
-                    Some(known) => partitions.push((participant.clone(), known.partition(*index))),
-                    None => gone.push(participant.clone()),
-                },
+        let rest = markers.participants.get(from..).unwrap_or_default();
+        let slice = &rest[..rest.len().min(MARKERS_PER_SLICE)];
+        io.charge(slice.len() as u32 * MARKER_UNITS);
+        let (mut partitions, mut participants, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for participant in slice {
+            let Participant::Partition { topic, index } = participant else { continue };
+            match self.env.catalogue().topic(topic) {
+                Some(known) => {
+                    partitions.push((known.partition(*index), marker));
+                    participants.push(participant.clone());
+                }
+                None => gone.push((participant.clone(), Ok(()))),
             }
         }
-        self.write_group_markers(io, markers, groups);
-        for (participant, id) in partitions {
-            let then = AfterMarkers::EndTransaction { markers: Arc::clone(markers), participant };
-            self.write_markers(io, vec![(id, marker)], then);
+        let next = from + slice.len();
+        if !partitions.is_empty() {
+            let then = AfterMarkers::EndTransaction { markers: Arc::clone(markers), participants };
+            self.write_markers(io, partitions, then);
         }
-        for participant in gone {
-            self.report_marker(io, markers, &participant, Ok(()));
-        }
+        self.report_markers(io, markers, gone.into_iter());
+        (next < markers.participants.len()).then_some(next)
     }
 
     fn write_group_markers(
@@ -107,36 +135,39 @@ impl Shard {
             Response::TransactionEnd(Ok(())) => Ok(()),
             _ => Err(ErrorCode::KafkaStorageError),
         };
-        for participant in groups {
-            self.report_marker(io, markers, participant, outcome);
-        }
+        self.report_markers(io, markers, groups.iter().map(|group| (group.clone(), outcome)));
     }
 
-    /// Reports the outcome of a marker to the transactions.
-    pub(crate) fn report_marker(
+    /// Reports the outcomes of markers to the transactions.
+    pub(crate) fn report_markers(
         &mut self,
         io: &mut Io<'_, Mail>,
         markers: &Markers,
-        participant: &Participant,
-        outcome: Result<(), ErrorCode>,
+        outcomes: impl Iterator<Item = (Participant, Result<(), ErrorCode>)>,
     ) {
         let Markers { transactional_id, producer, .. } = markers;
-        // A deleted partition, or one with a newer producer epoch, has no open transaction to end.
-        let is_written = matches!(
-            outcome,
-            Ok(())
-                | Err(ErrorCode::UnknownTopicOrPartition
-                    | ErrorCode::InvalidProducerEpoch
-                    | ErrorCode::TransactionCoordinatorFenced)
-        );
         let Some(controller) = &mut self.controller else { return };
         controller.transactions.update(io.clock, |machine, now_ms| {
-            if is_written {
-                machine.marker_written(transactional_id, *producer, participant, now_ms);
-            } else {
-                machine.marker_failed(transactional_id, *producer, participant, now_ms);
+            for (participant, outcome) in outcomes {
+                if is_written(outcome) {
+                    machine.marker_written(transactional_id, *producer, &participant, now_ms);
+                } else {
+                    machine.marker_failed(transactional_id, *producer, &participant, now_ms);
+                }
             }
         });
         self.poll_transactions(io);
     }
+}
+
+/// Whether nothing is left to write. A deleted partition, or one with a newer producer epoch, has no open transaction
+/// to end.
+fn is_written(outcome: Result<(), ErrorCode>) -> bool {
+    matches!(
+        outcome,
+        Ok(())
+            | Err(ErrorCode::UnknownTopicOrPartition
+                | ErrorCode::InvalidProducerEpoch
+                | ErrorCode::TransactionCoordinatorFenced)
+    )
 }

@@ -9,6 +9,8 @@ use mainstem_runtime::{MemoryBudget, MemoryMeter, MemoryOwner, ShardMemory};
 pub(crate) struct MemoryUse {
     /// What is still to come of unfinished requests that have a reservation.
     pub(crate) requests: MemoryMeter,
+    /// Large responses that have not been sent.
+    pub(crate) responses: MemoryMeter,
     /// Complete requests that wait, and records on their way to their logs.
     records: MemoryOwner,
     /// Work queues: the state of their messages, and batches in memory.
@@ -19,6 +21,7 @@ impl MemoryUse {
     pub(crate) fn new(shard: usize, budget: &Arc<MemoryBudget>) -> Self {
         Self {
             requests: budget.meter(shard, budget.owner("requests")),
+            responses: budget.meter(shard, budget.owner("responses")),
             records: budget.owner("records"),
             queues: budget.owner("queues"),
         }

@@ -84,10 +84,10 @@ pub(crate) enum AfterMarkers {
         call: RequestContext,
         request: WriteTxnMarkersRequest,
     },
-    /// Report the outcome to the transactions.
+    /// Report the outcomes to the transactions.
     EndTransaction {
         markers: Arc<Markers>,
-        participant: Participant,
+        participants: Vec<Participant>,
     },
 }
 

@@ -13,11 +13,15 @@ use std::vec;
 
 use hashbrown::HashMap;
 use mainstem_coordinator::producer::Marker;
+use mainstem_coordinator::transaction::Markers;
+use mainstem_kafka::Uuid;
 use mainstem_partition::{Preparation, Prepared, RecordsWork, Waiter};
 use mainstem_runtime::Io;
 
+use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
 use crate::division::{Divisible, Division};
+use crate::environment::Environment;
 use crate::jobs::{Job, Jobs};
 use crate::partition_message::{FetchPartitions, Fetched, PartitionQuery, PartitionQueryResult};
 use crate::shard_message::{JobId, RequestContext};
@@ -126,6 +130,23 @@ pub(crate) enum Task {
     Divided { number: u64 },
     /// Remove these partitions of deleted topics.
     Remove { partitions: vec::IntoIter<PartitionId> },
+    /// Remove the offsets of deleted topics from the groups.
+    ForgetTopics,
+    /// Answer a request that has deleted topics, once their offsets are removed.
+    AnswerDeletion(Box<Deletion>),
+    /// Write the markers of a transaction for its participants from `next` on.
+    WriteMarkers { markers: Arc<Markers>, next: usize },
+}
+
+/// A request that has deleted topics.
+#[derive(Debug)]
+pub(crate) struct Deletion {
+    pub(crate) call: RequestContext,
+    /// Name and identifier of each topic.
+    pub(crate) topics: Vec<(Option<String>, Uuid)>,
+    pub(crate) outcomes: Vec<Result<(), AppendError>>,
+    /// Which removal of offsets it waits for.
+    pub(crate) removal: u64,
 }
 
 /// The work of requests that has not been done.
@@ -214,11 +235,11 @@ impl PendingWork {
     pub(crate) fn divide<M, R: Divisible>(
         &mut self,
         io: &mut Io<'_, M>,
-        jobs: &mut Jobs,
+        (env, jobs): (&Environment, &mut Jobs),
         call: &RequestContext,
         request: R,
     ) -> Option<R> {
-        match Division::of(call, request) {
+        match Division::of(call, request, &env.response_meter()) {
             Ok(division) => {
                 let number = jobs.add(Job::Division(Box::new(division)));
                 self.add(Task::Divided { number });

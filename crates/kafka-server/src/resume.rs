@@ -19,6 +19,7 @@ use crate::partition_message::PartitionQueryResult;
 use crate::pending::{
     AfterChanges, AfterGroupReply, AfterMarkers, AfterQueries, AfterTopicChange, AfterTxnReply,
 };
+use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, TxnVerified};
 
@@ -84,9 +85,8 @@ impl Shard {
             AfterMarkers::WriteTxnMarkers { call, request } => {
                 write_txn_markers::finish(self, io, &call, &request, outcomes);
             }
-            AfterMarkers::EndTransaction { markers, participant } => {
-                let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
-                self.report_marker(io, &markers, &participant, outcome);
+            AfterMarkers::EndTransaction { markers, participants } => {
+                self.report_markers(io, &markers, participants.into_iter().zip(outcomes));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Shard {
                 create_topics::finish(self, io, &call, (&names, &plans), outcomes);
             }
             AfterChanges::DeleteTopics { call, topics } => {
-                delete_topics::finish(self, io, &call, topics, outcomes);
+                delete_topics::finish(self, io, call, topics, outcomes);
             }
             AfterChanges::IncrementalAlterConfigs { call, changes } => {
                 incremental_alter_configs::finish(self, io, &call, changes, outcomes);
@@ -152,7 +152,11 @@ impl Shard {
         let Some(division) = self.jobs.division(number) else { return };
         let caller = division.call().caller;
         if caller.shard == self.env.me() && self.conns.get_mut(caller.conn).is_none() {
-            drop(self.jobs.take_division(number));
+            // What is left is dropped in parts too.
+            match division.next_part() {
+                Some(_) => self.pending_work.add(Task::Divided { number }),
+                None => drop(self.jobs.take_division(number)),
+            }
             return;
         }
         let call = RequestContext { division: Some(number), ..division.call().clone() };
@@ -162,6 +166,7 @@ impl Shard {
             Some(DividedRequest::CreatePartitions(part)) => create_partitions::handle(self, io, call, part),
             Some(DividedRequest::CreateTopics(part)) => create_topics::handle(self, io, call, part),
             Some(DividedRequest::DeleteGroups(part)) => delete_groups::handle(self, io, call, part),
+            Some(DividedRequest::DeleteTopics(part)) => delete_topics::handle(self, io, call, part),
             Some(DividedRequest::DescribeConfigs(part)) => describe_configs::handle(self, io, call, part),
             Some(DividedRequest::IncrementalAlterConfigs(part)) => {
                 incremental_alter_configs::handle(self, io, call, part);

@@ -125,8 +125,8 @@ impl Service for Shard {
             ShardMessage::TxnVerified(verified) => self.on_txn_verified(io, &verified),
             ShardMessage::FetchWakeup { watcher } => self.on_fetch_wakeup(io, watcher.job),
             ShardMessage::RemovePartitions { partitions } => self.pending_work.add_removal(io, partitions),
-            ShardMessage::CatalogueChanged => {
-                self.storage.apply_catalogue(&mut self.env);
+            ShardMessage::CatalogueChanged { changed } => {
+                self.storage.apply_catalogue(&mut self.env, &changed);
                 self.batch_waiting_records(io);
             }
             ShardMessage::CreateBoundTopic { bound } => self.create_bound_topic(io, bound),

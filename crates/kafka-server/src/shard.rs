@@ -3,6 +3,7 @@
 //! Each subsystem is a field with its own type. The files that implement [`Shard`] for one subsystem carry out what
 //! that type returns; `service.rs` is the entry of all events.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,6 +12,7 @@ use mainstem_log::{Completion, Error, Stores};
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
+use crate::answer::Answer;
 use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;
@@ -27,6 +29,9 @@ use crate::unverified_batches::UnverifiedBatches;
 /// Bytes of a response that one unit of the turn's budget pays for: building and encoding it.
 const RESPONSE_BYTES_PER_UNIT: usize = 64;
 
+/// Most completions that are delivered at once. Each may answer a client, which takes a microsecond or two.
+const COMPLETIONS_PER_POLL: usize = 1_000;
+
 /// The Kafka server on one shard: a [`Service`](mainstem_runtime::Service) for the runtime's loop.
 pub struct Shard {
     pub(crate) env: Environment,
@@ -41,6 +46,8 @@ pub struct Shard {
     pub(crate) bindings: Bindings,
     pub(crate) queues: QueueHost<TopicConfig>,
     completions: Vec<Completion>,
+    /// Completions that were too many for a turn, with the index of their store.
+    late_completions: VecDeque<(usize, Completion)>,
 }
 
 impl Shard {
@@ -71,6 +78,7 @@ impl Shard {
             bindings: Bindings::default(),
             queues,
             completions: Vec::new(),
+            late_completions: VecDeque::new(),
         })
     }
 
@@ -79,32 +87,53 @@ impl Shard {
         self.storage.stores_mut()
     }
 
-    /// Delivers completions of the stores. Call it at the beginning of a turn and after its commit.
+    /// Delivers completions of the stores. Call it at the beginning of a turn and after its commit. A slow commit may
+    /// end the appends of many turns, so what is too much for one turn is delivered in the next.
     pub fn poll_completions(&mut self, io: &mut Io<'_, Mail>) {
+        let mut left = COMPLETIONS_PER_POLL;
+        while left > 0
+            && let Some((at, completion)) = self.late_completions.pop_front()
+        {
+            self.on_completion(io, at, &completion);
+            left -= 1;
+        }
         let mut completions = std::mem::take(&mut self.completions);
         let mut stores = 0..;
         while let Some(at) = stores.next()
             && self.storage.take_completions(at, &mut completions).is_some()
         {
             for completion in completions.drain(..) {
-                if (at == 0 && self.on_controller_completion(io, &completion))
-                    || self.storage.on_snapshot_completion(at, &completion)
-                {
-                    continue;
-                }
-                // Most completions are of partitions.
-                let is_of_queue = self.queues.is_state_log(at, completion.log)
-                    && self.with_queues(io, |queues, cx| queues.on_completion(cx, at, &completion));
-                if !is_of_queue && !self.bindings.on_positions_completion(at, &completion) {
-                    self.on_partition_completion(io, at, &completion);
+                if left > 0 {
+                    self.on_completion(io, at, &completion);
+                    left -= 1;
+                } else {
+                    self.late_completions.push_back((at, completion));
                 }
             }
         }
         self.completions = completions;
+        if !self.late_completions.is_empty() {
+            io.request_turn();
+        }
         self.take_partition_events(io);
         self.queues.deliver_client_replies();
         self.poll_coordinators(io);
         self.begin_queued_requests(io);
+    }
+
+    /// Delivers a completion of the store with index `at`.
+    fn on_completion(&mut self, io: &mut Io<'_, Mail>, at: usize, completion: &Completion) {
+        if (at == 0 && self.on_controller_completion(io, completion))
+            || self.storage.on_snapshot_completion(at, completion)
+        {
+            return;
+        }
+        // Most completions are of partitions.
+        let is_of_queue = self.queues.is_state_log(at, completion.log)
+            && self.with_queues(io, |queues, cx| queues.on_completion(cx, at, completion));
+        if !is_of_queue && !self.bindings.on_positions_completion(at, completion) {
+            self.on_partition_completion(io, at, completion);
+        }
     }
 
     /// Answers a request. The response leaves when all earlier requests of the connection are answered.
@@ -143,13 +172,14 @@ impl Shard {
     }
 
     /// Answers a request with an encoded frame. An empty frame sends nothing.
-    pub(crate) fn reply_with(&mut self, io: &mut Io<'_, Mail>, caller: Caller, response: Vec<u8>) {
+    pub(crate) fn reply_with(&mut self, io: &mut Io<'_, Mail>, caller: Caller, response: impl Into<Answer>) {
+        let response = response.into();
         if caller.shard != self.env.me() {
             return io.send(caller.shard, Mail(ShardMessage::Response { caller, response }));
         }
         let Some(conn) = self.conns.get_mut(caller.conn) else { return };
         conn.answer(caller.request, response);
-        if !self.conns.send_answers(io, caller.conn) {
+        if !self.conns.send_answers(&self.env, io, caller.conn) {
             self.remove_connection(io, caller.conn);
             io.close(caller.conn);
         }

@@ -10,7 +10,8 @@ use mainstem_queue_server::{QueueRequest, ReplyTo};
 use mainstem_runtime::ConnId;
 use mainstem_security::Grants;
 
-use crate::catalogue::PartitionId;
+use crate::answer::Answer;
+use crate::catalogue::{PartitionId, TopicId};
 use crate::partition_message::{PartitionRequest, PartitionResponse};
 use crate::unverified_batches::Transactional;
 
@@ -28,7 +29,7 @@ pub(crate) enum ShardMessage {
     /// To shard 0: a client request that its coordinators handle.
     ForwardToController { call: RequestContext, body: Vec<u8> },
     /// To the connection's shard: the encoded response.
-    Response { caller: Caller, response: Vec<u8> },
+    Response { caller: Caller, response: Answer },
     /// To the connection's shard: the request was malformed.
     CloseConnection { conn: ConnId, what: String },
     /// To shard 0: verify that the partition is part of the transaction.
@@ -45,8 +46,8 @@ pub(crate) enum ShardMessage {
     QueueRequest(Box<QueueRequest>),
     /// Response to a [`QueueRequest`].
     QueueReply { to: ReplyTo, reply: mainstem_queue_core::Reply },
-    /// The catalogue has changed: reconfigure open partitions.
-    CatalogueChanged,
+    /// The catalogue has changed: reconfigure the open partitions of the topics that were changed.
+    CatalogueChanged { changed: Arc<[TopicId]> },
 }
 
 /// Asks the coordinator whether the partition is part of the producer's transaction.

@@ -30,7 +30,7 @@ pub(crate) use background_work::MAINTENANCE_INTERVAL_MS;
 use maintenance::Maintenance;
 
 use crate::append_error::AppendError;
-use crate::catalogue::{Catalogue, PartitionId};
+use crate::catalogue::{Catalogue, PartitionId, TopicId};
 use crate::environment::Environment;
 use crate::partition_message::FetchPartitions;
 
@@ -263,20 +263,20 @@ impl Storage {
         self.partitions.maintain(&mut self.stores, self.unix_ms, is_last);
     }
 
-    /// Applies the current catalogue to the open partitions.
-    pub(crate) fn apply_catalogue(&mut self, env: &mut Environment) {
+    /// Applies the current configuration of these topics to their open partitions.
+    pub(crate) fn apply_catalogue(&mut self, env: &mut Environment, changed: &[TopicId]) {
         env.refresh();
-        let catalogue = env.catalogue();
-        let changed = |partition: &Partition| {
-            let topic = catalogue.topic_by_id(partition.id().topic)?;
-            let is_same = Arc::ptr_eq(&topic.config.partition, partition.config());
-            (!is_same).then(|| (partition.id(), partition.store_index(), Arc::clone(topic)))
-        };
-        let changed: Vec<_> = self.partitions.iter().filter_map(changed).collect();
-        for (id, store, topic) in changed {
-            let store = &mut *self.stores[store].store;
-            if let Err(error) = self.partitions.reconfigure(id, &topic.config.partition, store) {
-                log::error!("a partition of {} keeps its old configuration: {error}", topic.name);
+        for topic in changed.iter().filter_map(|id| env.catalogue().topic_by_id(*id)) {
+            for index in 0..topic.partitions() {
+                let id = topic.partition(index);
+                let Some(partition) = self.partitions.get(&id) else { continue };
+                if Arc::ptr_eq(&topic.config.partition, partition.config()) {
+                    continue;
+                }
+                let store = &mut *self.stores[partition.store_index()].store;
+                if let Err(error) = self.partitions.reconfigure(id, &topic.config.partition, store) {
+                    log::error!("a partition of {} keeps its old configuration: {error}", topic.name);
+                }
             }
         }
     }

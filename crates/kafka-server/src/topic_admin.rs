@@ -10,17 +10,27 @@ use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::{Topic, TopicId};
-use crate::controller::{CatalogueWrite, Controller, Ended, RefusedChange, WaitingOperation};
+use crate::controller::{CatalogueWrite, Controller, Ended, Published, RefusedChange, WaitingOperation};
 use crate::pending::AfterTopicChange;
+use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, ShardMessage};
 use crate::topic_change::{NewTopic, TopicChange};
 use crate::topic_config::TopicConfig;
 
+/// Groups, topics and offsets that are visited at once when offsets of deleted topics are removed.
+const FORGET_STEPS: usize = 250;
+/// One of them: a lookup, or the removal of an offset.
+const FORGET_STEP_UNITS: u32 = 10;
+
 impl Shard {
     /// Starts the coordinators in the first turn. A cluster without an identifier gets one.
     pub(crate) fn start_coordinators(&mut self, io: &mut Io<'_, Mail>) {
         self.poll_groups(io);
+        if self.controller.as_ref().is_some_and(|controller| controller.groups.is_forgetting()) {
+            self.pending_work.add(Task::ForgetTopics);
+            io.request_turn();
+        }
         if self.env.is_controller() {
             let topics = self.bindings.bound_topics(&self.env);
             (0..topics).for_each(|bound| self.create_bound_topic(io, bound));
@@ -147,9 +157,7 @@ impl Shard {
         outcome: Result<(), Error>,
     ) {
         let Some(controller) = &mut self.controller else { return };
-        if let Some(deleted) = controller.apply(&write, outcome.is_ok()) {
-            self.with_groups(io, |groups, _| groups.forget_topic(&deleted.name));
-        }
+        controller.apply(&write, outcome.is_ok());
         let (changed, then) = match write {
             CatalogueWrite::ClusterId => return,
             CatalogueWrite::Create { then, .. } => (None, then),
@@ -175,16 +183,17 @@ impl Shard {
         }
     }
 
-    /// Publishes the changes of the catalogue before any client is answered. Publishing copies the catalogue, so many
-    /// changes are published together. After it no shard opens a partition of a deleted topic, so those are removed.
+    /// Publishes the changes of the catalogue before any client is answered. After it no shard opens a partition of a
+    /// deleted topic, so those are removed, and the offsets that groups have committed.
     pub(crate) fn publish_changes(&mut self, io: &mut Io<'_, Mail>) {
         let changes = self.controller.as_deref_mut().and_then(Controller::take_changes);
-        let Some((catalogue, deleted)) = changes else { return };
+        let Some(Published { catalogue, changed, deleted }) = changes else { return };
         self.env.shared().publish(catalogue);
         for shard in (0..self.env.shared().shards).filter(|shard| *shard != self.env.me()) {
-            io.send(shard, Mail(ShardMessage::CatalogueChanged));
+            io.send(shard, Mail(ShardMessage::CatalogueChanged { changed: Arc::clone(&changed) }));
         }
-        self.storage.apply_catalogue(&mut self.env);
+        self.storage.apply_catalogue(&mut self.env, &changed);
+        self.forget_topics(io, &deleted);
         self.batch_waiting_records(io);
         self.with_queues(io, QueueHost::retry_awaiting_creation);
         for topic in deleted {
@@ -197,6 +206,30 @@ impl Shard {
                 }
             }
         }
+    }
+}
+
+/// The offsets of deleted topics.
+impl Shard {
+    /// Removes the offsets that groups have committed for deleted topics, now or in the next turns.
+    fn forget_topics(&mut self, io: &mut Io<'_, Mail>, deleted: &[Arc<Topic>]) {
+        if deleted.is_empty() {
+            return;
+        }
+        let is_first = !self.controller.as_ref().is_some_and(|controller| controller.groups.is_forgetting());
+        let names = deleted.iter().map(|topic| Arc::clone(&topic.name)).collect();
+        self.with_groups(io, |groups, _| groups.forget_topics(names));
+        if is_first && self.continue_forgetting(io) {
+            self.pending_work.add(Task::ForgetTopics);
+            io.request_turn();
+        }
+    }
+
+    /// Continues to remove offsets of deleted topics. Returns whether there are more.
+    pub(crate) fn continue_forgetting(&mut self, io: &mut Io<'_, Mail>) -> bool {
+        let steps = self.with_groups(io, |groups, _| groups.continue_forgetting(FORGET_STEPS)).unwrap_or(0);
+        io.charge(steps as u32 * FORGET_STEP_UNITS);
+        self.controller.as_ref().is_some_and(|controller| controller.groups.is_forgetting())
     }
 }
 

@@ -6,10 +6,12 @@ use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
+use crate::division::Divisible;
+use crate::handlers::delete_topics;
 use crate::partition_message::{MarkPart, PartitionQuery, PartitionResponse};
 use crate::pending_work::{BatchState, HeldAppend, Task};
 use crate::shard::Shard;
-use crate::shard_message::{JobId, Mail};
+use crate::shard_message::{JobId, Mail, RequestContext};
 use crate::storage::{LOOKUP_UNITS, units};
 use crate::unverified_batches::Transactional;
 
@@ -84,6 +86,17 @@ impl Shard {
         io.request_turn();
     }
 
+    /// Returns a request that is short enough to be handled now, or a part of another one. Otherwise the request is
+    /// handled in parts, see `division.rs`.
+    pub(crate) fn divide<R: Divisible>(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        call: &RequestContext,
+        request: R,
+    ) -> Option<R> {
+        self.pending_work.divide(io, (&self.env, &mut self.jobs), call, request)
+    }
+
     /// Continues the work of requests, each with one partition in turn, within the share of the turn.
     pub(crate) fn continue_work(&mut self, io: &mut Io<'_, Mail>) {
         loop {
@@ -129,6 +142,16 @@ impl Shard {
                 self.pending_work.begin_request(io.charged());
                 self.continue_division(io, number);
                 None
+            }
+            Task::ForgetTopics => self.continue_forgetting(io).then_some(Task::ForgetTopics),
+            Task::AnswerDeletion(deletion) => {
+                io.charge(LOOKUP_UNITS);
+                delete_topics::answer_deletion(self, io, deletion).map(Task::AnswerDeletion)
+            }
+            Task::WriteMarkers { markers, next } => {
+                self.pending_work.begin_request(io.charged());
+                let next = self.write_next_markers(io, &markers, next)?;
+                Some(Task::WriteMarkers { markers, next })
             }
             Task::Remove { mut partitions } => {
                 let id = partitions.next()?;

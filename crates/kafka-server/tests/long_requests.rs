@@ -3,15 +3,18 @@
 
 mod kit;
 
-use kit::{Broker, Client, batch, fetch_request, produce_request, values};
+use kit::turns::{ask_in_parts, check_shard, check_turn, turns_until};
+use kit::{Broker, batch, fetch_request, produce_request, values};
 use mainstem_compress::{Compression, compress};
 use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::add_partitions_to_txn::{AddPartitionsToTxnRequest, AddPartitionsToTxnTopic};
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use mainstem_kafka::api::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
-use mainstem_kafka::api::describe_groups::DescribeGroupsRequest;
+use mainstem_kafka::api::describe_transactions::DescribeTransactionsRequest;
+use mainstem_kafka::api::end_txn::EndTxnRequest;
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -24,8 +27,6 @@ use mainstem_log::{Batch, BatchBuilder, BatchKind, HEADER_BYTES, Origin, repack}
 const PARTITIONS: i32 = 1000;
 /// Version of `Fetch`.
 const FETCH: i16 = 12;
-/// About 1.5 ms of a core. One opening of a log is 3,000 units, and a request may do 5,000 at once.
-const TURN_UNITS_MAX: u64 = 15_000;
 
 /// A record for each partition of a topic.
 fn to_all_partitions(broker: &Broker, topic: &str) -> ProduceRequest {
@@ -37,35 +38,6 @@ fn to_all_partitions(broker: &Broker, topic: &str) -> ProduceRequest {
         ..TopicProduceData::default()
     };
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], ..ProduceRequest::default() }
-}
-
-/// Runs turns until a client has its response. Returns the turns.
-#[track_caller]
-fn turns_until<R: mainstem_kafka::Request>(
-    broker: &mut Broker,
-    client: Client,
-    version: i16,
-    mut each: impl FnMut(&mut Broker),
-) -> (R::Response, u32) {
-    for turns in 1..100_000 {
-        broker.turn(1);
-        each(broker);
-        if let Some(response) = broker.take::<R>(client, version) {
-            return (response, turns);
-        }
-    }
-    panic!("no response")
-}
-
-#[track_caller]
-fn check_turn(broker: &mut Broker) {
-    (0..2).for_each(|shard| check_shard(broker, shard));
-}
-
-#[track_caller]
-fn check_shard(broker: &mut Broker, shard: usize) {
-    let units = broker.charged(shard);
-    assert!(units <= TURN_UNITS_MAX, "a turn of {units} units");
 }
 
 #[test]
@@ -370,29 +342,6 @@ fn a_connection_may_close_between_the_slices_of_a_fetch() {
     assert!(broker.ask(producer, 9, &request).responses.len() == 1);
 }
 
-/// Sends a request over many topics or groups from a connection of the second shard. While it is handled, a client of
-/// the first shard, which handles it, must be served. Returns the response.
-#[track_caller]
-fn ask_in_parts<R: mainstem_kafka::Request>(broker: &mut Broker, version: i16, request: &R) -> R::Response {
-    let (large, small) = (broker.connect(1), broker.connect(0));
-    broker.send(large, version, request);
-    broker.turn(2);
-    let heartbeat =
-        DescribeGroupsRequest { groups: vec!["group".into()], ..DescribeGroupsRequest::default() };
-    let mut served = 0;
-    broker.send(small, 5, &heartbeat);
-    let (response, turns) = turns_until::<R>(broker, large, version, |broker| {
-        if broker.take::<DescribeGroupsRequest>(small, 5).is_some() {
-            served += 1;
-            broker.send(small, 5, &heartbeat);
-        }
-        check_turn(broker);
-    });
-    assert!(turns >= 4, "{} is handled in several turns, not in {turns}", R::NAME);
-    assert!(served * 5 >= turns, "{}: others are served {served} times in {turns} turns", R::NAME);
-    response
-}
-
 #[test]
 fn requests_over_hundreds_of_topics_and_groups_are_handled_in_parts_with_one_response() {
     const TOPICS: usize = 500;
@@ -452,6 +401,84 @@ fn requests_over_hundreds_of_topics_and_groups_are_handled_in_parts_with_one_res
     let groups_names = (0..2 * TOPICS).map(|index| format!("group {index}")).collect();
     let response = ask_in_parts(&mut broker, 2, &DeleteGroupsRequest { groups_names });
     assert_eq!(response.results.len(), 2 * TOPICS);
+}
+
+#[test]
+fn the_end_of_a_transaction_over_a_thousand_partitions_takes_several_turns() {
+    for (shards, committed) in [(1, true), (2, false)] {
+        let mut broker = Broker::new(shards);
+        broker.create_topic("many", PARTITIONS);
+        let client = broker.connect(0);
+        let init = InitProducerIdRequest {
+            transactional_id: Some("tx".into()),
+            transaction_timeout_ms: 60_000,
+            producer_id: -1,
+            producer_epoch: -1,
+        };
+        let producer = broker.ask::<InitProducerIdRequest>(client, 4, &init);
+        let (producer_id, producer_epoch) = (producer.producer_id, producer.producer_epoch);
+        let topic = AddPartitionsToTxnTopic { name: "many".into(), partitions: (0..PARTITIONS).collect() };
+        let add = AddPartitionsToTxnRequest {
+            v3_and_below_transactional_id: "tx".into(),
+            v3_and_below_producer_id: producer_id,
+            v3_and_below_producer_epoch: producer_epoch,
+            v3_and_below_topics: vec![topic],
+            ..AddPartitionsToTxnRequest::default()
+        };
+        broker.ask(client, 3, &add);
+        let end = EndTxnRequest { transactional_id: "tx".into(), producer_id, producer_epoch, committed };
+        broker.send(client, 3, &end);
+        let check = |broker: &mut Broker| (0..shards).for_each(|shard| check_shard(broker, shard));
+        let (response, _) = turns_until::<EndTxnRequest>(&mut broker, client, 3, check);
+        assert_eq!(response.error_code, 0);
+        let expected = if committed { "CompleteCommit" } else { "CompleteAbort" };
+        let describe = DescribeTransactionsRequest { transactional_ids: vec!["tx".into()] };
+        let mut turns = 0;
+        let state = loop {
+            let other = broker.connect(0);
+            broker.send(other, 0, &describe);
+            let (response, more) = turns_until::<DescribeTransactionsRequest>(&mut broker, other, 0, check);
+            turns += more;
+            if response.transaction_states[0].transaction_state == expected {
+                break response.transaction_states[0].clone();
+            }
+            assert!(response.transaction_states[0].transaction_state.starts_with("Prepare"));
+        };
+        assert!(state.topics.is_empty() && turns > 20, "{turns} turns");
+        // Each partition has its marker.
+        let offsets = (0..PARTITIONS).map(|partition_index| ListOffsetsPartition {
+            partition_index,
+            timestamp: -1,
+            ..ListOffsetsPartition::default()
+        });
+        let topics = vec![ListOffsetsTopic { name: "many".into(), partitions: offsets.collect() }];
+        let request = ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() };
+        let response = broker.ask(client, 8, &request);
+        assert!(response.topics[0].partitions.iter().all(|partition| partition.offset == 1));
+    }
+}
+
+#[test]
+fn completions_of_many_turns_are_delivered_in_several() {
+    let mut broker = Broker::new(1);
+    broker.create_topic("many", 3_000);
+    let client = broker.connect(0);
+    let partition =
+        |index| PartitionProduceData { index, records: Some(batch(broker.unix_ms(), &["value"])) };
+    let data = TopicProduceData {
+        name: "many".into(),
+        partition_data: (0..3_000).map(partition).collect(),
+        ..TopicProduceData::default()
+    };
+    let request =
+        ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], ..Default::default() };
+    broker.set_stuck(true);
+    broker.send(client, 9, &request);
+    broker.turn(3_500);
+    broker.set_stuck(false);
+    let (response, turns) = turns_until::<ProduceRequest>(&mut broker, client, 9, |_| {});
+    assert!(response.responses[0].partition_responses.iter().all(|part| part.error_code == 0));
+    assert!((2..10).contains(&turns), "{turns} turns");
 }
 
 #[test]

@@ -225,20 +225,44 @@ impl Groups {
         partition: i32,
         new_records: &mut Vec<Record>,
     ) {
+        self.drop_committed_offset(group_id, topic, partition, new_records);
+        let Some(group) = self.by_id.get(group_id) else { return };
+        let producers: Vec<i64> = group.offsets().producers().collect();
+        for producer_id in producers {
+            self.drop_pending_offset(group_id, producer_id, topic, partition, new_records);
+        }
+    }
+
+    /// Deletes the committed offset of a partition.
+    pub(super) fn drop_committed_offset(
+        &mut self,
+        group_id: &str,
+        topic: &str,
+        partition: i32,
+        new_records: &mut Vec<Record>,
+    ) {
         let Some(group) = self.by_id.get_mut(group_id) else { return };
         let before = group.offsets_mut().remove(topic, partition);
-        let producers: Vec<i64> = group.offsets().producers().collect();
         if before.is_some() {
             self.offset_count -= 1;
             self.push_change(group_id, None, topic, partition, before);
             new_records.push(records::offset_tombstone(group_id, None, topic, partition));
         }
-        for producer_id in producers {
-            let before = self.drop_pending(group_id, producer_id, topic, partition);
-            if before.is_some() {
-                self.push_change(group_id, Some(producer_id), topic, partition, before);
-                new_records.push(records::offset_tombstone(group_id, Some(producer_id), topic, partition));
-            }
+    }
+
+    /// Deletes the offset of a partition in a pending transaction.
+    pub(super) fn drop_pending_offset(
+        &mut self,
+        group_id: &str,
+        producer_id: i64,
+        topic: &str,
+        partition: i32,
+        new_records: &mut Vec<Record>,
+    ) {
+        let before = self.drop_pending(group_id, producer_id, topic, partition);
+        if before.is_some() {
+            self.push_change(group_id, Some(producer_id), topic, partition, before);
+            new_records.push(records::offset_tombstone(group_id, Some(producer_id), topic, partition));
         }
     }
 

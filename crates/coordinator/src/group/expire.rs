@@ -1,4 +1,4 @@
-//! Removal of offsets and groups: expiry (KIP-211), deleted topics, DeleteGroups.
+//! Removal of offsets and groups: expiry (KIP-211), DeleteGroups.
 //!
 //! A group without members expires with its last offset. Offsets that a pending transaction would overwrite never
 //! expire.
@@ -49,20 +49,6 @@ impl Groups {
                 context.effects.persist(vec![records::group_tombstone(group_id)]);
             }
         });
-    }
-
-    /// Deletes the offsets of a deleted topic in all groups.
-    pub fn forget_topic(&mut self, topic: &str) {
-        let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
-        for group_id in group_ids {
-            let Some(group) = self.by_id.get(&group_id) else { continue };
-            let committed = group.offsets().all_committed().filter(|(known, _)| ***known == *topic);
-            let mut partitions: Vec<i32> =
-                committed.flat_map(|(_, partitions)| partitions.keys().copied()).collect();
-            let pending = group.offsets().all_pending().filter(|(_, known, _)| ***known == *topic);
-            partitions.extend(pending.map(|(_, _, partition)| partition));
-            self.drop_offsets(&group_id, partitions.into_iter().map(|partition| (topic.into(), partition)));
-        }
     }
 
     fn drop_offsets(&mut self, group_id: &str, partitions: impl Iterator<Item = (Arc<str>, i32)>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A committed or pending offset.
@@ -41,6 +42,25 @@ impl Offsets {
 
     pub(super) fn all_committed(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<i32, Offset>)> {
         self.committed.iter()
+    }
+
+    /// The committed offsets of a topic, by partition.
+    pub(super) fn committed_of(&self, topic: &str) -> impl Iterator<Item = (i32, &Offset)> {
+        of_topic(&self.committed, topic)
+    }
+
+    /// The pending offsets of a transaction for a topic, by partition.
+    pub(super) fn pending_of(&self, producer_id: i64, topic: &str) -> impl Iterator<Item = (i32, &Offset)> {
+        self.pending.get(&producer_id).into_iter().flat_map(move |table| of_topic(table, topic))
+    }
+
+    /// The first topic from `from` on that has a committed or a pending offset.
+    pub(super) fn next_topic(&self, from: Bound<&str>) -> Option<&Arc<str>> {
+        let tables = std::iter::once(&self.committed).chain(self.pending.values());
+        tables
+            .filter_map(|table| table.range::<str, _>((from, Bound::Unbounded)).next())
+            .map(|(topic, _)| topic)
+            .min()
     }
 
     pub(super) fn pending(&self, producer_id: i64, topic: &str, partition: i32) -> Option<&Offset> {
@@ -109,6 +129,11 @@ impl Offsets {
             partitions.into_iter().map(move |(partition, offset)| (topic.clone(), partition, offset))
         })
     }
+}
+
+fn of_topic<'a>(table: &'a Table, topic: &str) -> impl Iterator<Item = (i32, &'a Offset)> + use<'a> {
+    let partitions = table.get(topic).into_iter().flatten();
+    partitions.map(|(partition, offset)| (*partition, offset))
 }
 
 fn put(table: &mut Table, topic: &str, partition: i32, offset: Offset) -> Option<Offset> {

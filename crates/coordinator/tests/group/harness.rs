@@ -292,6 +292,14 @@ impl Harness {
     }
 
     /// The committed offset of a partition.
+    /// Removes the offsets of a deleted topic from all groups.
+    pub(crate) fn forget(&mut self, topic: &str) {
+        self.groups.forget_topics([topic.into()].into());
+        while self.groups.is_forgetting() {
+            self.groups.continue_forgetting(10);
+        }
+    }
+
     pub(crate) fn fetch(&mut self, partition: i32) -> Option<i64> {
         self.fetch_with(partition, false).expect("no error").map(|committed| committed.offset)
     }

@@ -1,5 +1,7 @@
 //! Offsets: commit, fetch, expiry, deletion, and rollback of failed writes.
 
+use std::sync::Arc;
+
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::{
     GroupOffsetFetch, OffsetCommit, OffsetDelete, OffsetFetch, OffsetToDelete, Response, Settings, State,
@@ -240,13 +242,55 @@ fn deleted_topic_removes_its_offsets() {
     let mut harness = Harness::default();
     harness.commit_simple(0, 1).unwrap();
     harness.commit_in_transaction(1, None, 1, 1).unwrap();
-    harness.groups.forget_topic("another");
+    harness.forget("another");
     assert_eq!(harness.fetch(0), Some(1));
-    harness.groups.forget_topic(TOPIC);
+    harness.forget(TOPIC);
     assert_eq!(harness.fetch(0), None);
     assert!(harness.groups.is_empty());
     harness.restart();
     assert!(harness.groups.is_empty());
+}
+
+/// Deletion of a topic in parts, with a new topic of the same name in between.
+#[test]
+fn offsets_committed_after_the_deletion_of_their_topic_stay() {
+    for steps_max in 1..12 {
+        let mut harness = Harness::default();
+        for partition in 0..6 {
+            harness.commit_simple(partition, 1).unwrap();
+        }
+        harness.commit_in_transaction(1, None, 7, 1).unwrap();
+        let first = harness.groups.forget_topics(["another", "b"].map(Arc::from).into());
+        let number = harness.groups.forget_topics([Arc::from(TOPIC)].into());
+        harness.groups.continue_forgetting(steps_max);
+        for partition in [3, 9] {
+            harness.commit_simple(partition, 2).unwrap();
+        }
+        harness.commit_in_transaction(1, None, 8, 2).unwrap();
+        while harness.groups.is_forgetting() {
+            assert!(!harness.groups.has_forgotten(number));
+            let steps = harness.groups.continue_forgetting(steps_max);
+            assert!((1..=2 * steps_max).contains(&steps), "{steps} steps of {steps_max}");
+        }
+        assert!(harness.groups.has_forgotten(first) && harness.groups.has_forgotten(number));
+        harness.end_transaction(1, TransactionEnd::Commit);
+        for is_restarted in [false, true] {
+            let seen: Vec<_> = (0..10).map(|partition| harness.fetch(partition)).collect();
+            let none = None;
+            let expected = [none, none, none, Some(2), none, none, none, none, Some(2), Some(2)];
+            assert_eq!(seen, expected, "{steps_max} steps, restarted: {is_restarted}");
+            harness.restart();
+        }
+    }
+}
+
+#[test]
+fn a_deletion_that_a_restart_has_interrupted_is_found() {
+    let mut harness = Harness::default();
+    harness.commit_simple(0, 1).unwrap();
+    harness.commit_in_transaction(1, None, 1, 1).unwrap();
+    assert!(harness.groups.topics_with_offsets(|topic| topic != TOPIC).is_empty());
+    assert_eq!(harness.groups.topics_with_offsets(|_| true), [Arc::from(TOPIC)].into());
 }
 
 #[test]
@@ -286,7 +330,7 @@ fn failed_writes_revert_offsets() {
     harness.end_transaction(2, TransactionEnd::Commit);
     assert_eq!(seen(&mut harness), [Some(1), Some(10), None, None]);
     harness.log_rejects_writes = true;
-    harness.groups.forget_topic(TOPIC);
+    harness.forget(TOPIC);
     harness.fail_rejected_writes();
     harness.log_rejects_writes = false;
     assert_eq!(seen(&mut harness), [Some(1), Some(10), None, None]);

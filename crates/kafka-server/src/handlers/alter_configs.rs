@@ -30,7 +30,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: AlterConfigsRequest,
 ) {
-    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let change = |resource: AlterConfigsResource| ConfigChange {
         resource_type: resource.resource_type,
         resource_name: resource.resource_name,

@@ -20,7 +20,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: CreatePartitionsRequest,
 ) {
-    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let validate_only = request.validate_only;
     let duplicates = duplicates(request.topics.iter().map(|topic| topic.name.as_str()));
     let mut names: Vec<String> = duplicates.iter().map(|name| (*name).to_owned()).collect();

@@ -11,6 +11,7 @@ use mainstem_kafka::api::create_topics::{
 };
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_runtime::Io;
+use mainstem_security::{Action, ResourceKind};
 
 use crate::append_error::AppendError;
 use crate::catalogue::new_name_error;
@@ -29,7 +30,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: CreateTopicsRequest,
 ) {
-    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let duplicates = duplicates(request.topics.iter().map(|topic| topic.name.as_str()));
     let is_unique = |topic: &&CreatableTopic| !duplicates.contains(topic.name.as_str());
     let mut names: Vec<Arc<str>> = Vec::new();
@@ -68,7 +69,7 @@ pub(crate) fn finish(
     let mut topics = Vec::with_capacity(names.len());
     for ((name, plan), outcome) in names.iter().zip(plans).zip(outcomes) {
         topics.push(match (plan, outcome) {
-            (Ok(new), Ok(())) => success(shard, io, new),
+            (Ok(new), Ok(())) => success(shard, io, call, new),
             (_, Err(refused)) => failure(name, refused),
             (Err(refused), Ok(())) => failure(name, refused.clone()),
         });
@@ -181,7 +182,14 @@ fn assigned_partitions(node: i32, topic: &CreatableTopic) -> Result<i32, AppendE
     Ok(count)
 }
 
-fn success(shard: &Shard, io: &mut Io<'_, Mail>, new: &NewTopic) -> CreatableTopicResult {
+/// The result for a new topic. As in Kafka, its configuration and its number of partitions and replicas need the right
+/// to describe configurations.
+fn success(
+    shard: &Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    new: &NewTopic,
+) -> CreatableTopicResult {
     let config = &shard.env.shared().config;
     let entry = |entry: Entry| CreatableTopicConfigs {
         name: entry.name.into(),
@@ -190,10 +198,21 @@ fn success(shard: &Shard, io: &mut Io<'_, Mail>, new: &NewTopic) -> CreatableTop
         config_source: entry.source as i8,
         is_sensitive: false,
     };
-    let entries = of_topic(&TopicConfig::new(new.config.clone(), config), config);
     // With `validate_only`, Kafka also returns an identifier that the topic will not have.
     let topic_id: Uuid =
         shard.env.catalogue().topic(&new.name).map_or_else(|| new_uuid(io), |topic| Uuid(topic.id.0));
+    if !call.allows(Action::DescribeConfigs, ResourceKind::Topic, &new.name) {
+        return CreatableTopicResult {
+            name: new.name.to_string(),
+            topic_id,
+            topic_config_error_code: ErrorCode::TopicAuthorizationFailed as i16,
+            num_partitions: -1,
+            replication_factor: -1,
+            configs: Some(Vec::new()),
+            ..CreatableTopicResult::default()
+        };
+    }
+    let entries = of_topic(&TopicConfig::new(new.config.clone(), config), config);
     CreatableTopicResult {
         name: new.name.to_string(),
         topic_id,

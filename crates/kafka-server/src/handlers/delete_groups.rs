@@ -17,7 +17,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DeleteGroupsRequest,
 ) {
-    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let is_allowed = |name: &String| call.check_group(Action::Delete, name).is_ok();
     let (allowed, denied): (Vec<String>, Vec<String>) =
         request.groups_names.into_iter().partition(is_allowed);

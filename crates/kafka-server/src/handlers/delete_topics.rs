@@ -15,6 +15,7 @@ use super::create_topics::invalid_request;
 use crate::append_error::AppendError;
 use crate::catalogue::Topic;
 use crate::pending::{AfterChanges, AfterTopicChange};
+use crate::pending_work::{Deletion, Task};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -29,11 +30,18 @@ pub(crate) fn handle(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: RequestContext,
-    request: DeleteTopicsRequest,
+    mut request: DeleteTopicsRequest,
 ) {
-    let named = request.topic_names.into_iter().map(|name| (Some(name), Uuid::default()));
+    let state = |name| DeleteTopicState { name: Some(name), topic_id: Uuid::default() };
+    let named = std::mem::take(&mut request.topic_names).into_iter().map(state);
+    request.topics.splice(..0, named);
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let states = request.topics.into_iter().map(|DeleteTopicState { name, topic_id }| (name, topic_id));
-    let requested = resolve(shard, &call, named.chain(states));
+    let mut deleted = take_deleted(shard, &call);
+    let requested = resolve(shard, &call, states, &mut deleted);
+    if let Some(division) = call.division.and_then(|number| shard.jobs.division(number)) {
+        *division.deleted() = deleted;
+    }
     let outcomes = requested.iter().map(|requested| requested.outcome.clone()).collect();
     let to_delete = |(part, requested): (usize, &RequestedTopic)| {
         requested.outcome.is_ok().then_some((part, requested.id))
@@ -47,8 +55,41 @@ pub(crate) fn handle(
     }
 }
 
-/// Answers when all topics are deleted or refused.
+/// Answers when all topics are deleted or refused. Whoever knows that a topic is deleted must not find its offsets.
 pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    topics: Vec<(Option<String>, Uuid)>,
+    outcomes: Vec<Result<(), AppendError>>,
+) {
+    let controller = shard.controller.as_ref();
+    match controller.and_then(|controller| controller.groups.unfinished_removal()) {
+        None => answer(shard, io, &call, topics, outcomes),
+        Some(removal) => {
+            let deletion = Deletion { call, topics, outcomes, removal };
+            shard.pending_work.add(Task::AnswerDeletion(Box::new(deletion)));
+            io.request_turn();
+        }
+    }
+}
+
+/// Answers a request whose topics are deleted, if their offsets are removed too. Otherwise returns it.
+pub(crate) fn answer_deletion(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    deletion: Box<Deletion>,
+) -> Option<Box<Deletion>> {
+    let controller = shard.controller.as_ref();
+    if controller.is_some_and(|controller| !controller.groups.has_forgotten(deletion.removal)) {
+        return Some(deletion);
+    }
+    let Deletion { call, topics, outcomes, .. } = *deletion;
+    answer(shard, io, &call, topics, outcomes);
+    None
+}
+
+fn answer(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
@@ -64,22 +105,29 @@ pub(crate) fn finish(
     shard.reply::<DeleteTopicsRequest>(io, call, &response);
 }
 
-/// Finds the topics. A topic that is listed twice is not deleted and gets one result.
+/// The names of the topics that earlier parts of the request have deleted.
+fn take_deleted(shard: &mut Shard, call: &RequestContext) -> BTreeSet<Arc<str>> {
+    let division = call.division.and_then(|number| shard.jobs.division(number));
+    division.map(|division| std::mem::take(division.deleted())).unwrap_or_default()
+}
+
+/// Finds the topics, and adds them to those `deleted` by the request. A topic that is listed twice is not deleted and
+/// gets one result.
 fn resolve(
     shard: &Shard,
     call: &RequestContext,
     topics: impl Iterator<Item = (Option<String>, Uuid)>,
+    deleted: &mut BTreeSet<Arc<str>>,
 ) -> Vec<RequestedTopic> {
     let mut counts: BTreeMap<(Option<String>, Uuid), usize> = BTreeMap::new();
     for key in topics {
         *counts.entry(key).or_default() += 1;
     }
-    let mut to_delete = BTreeSet::new();
     let resolve = |((name, id), count): ((Option<String>, Uuid), usize)| {
-        let found = find(shard, call, name.as_deref(), id, count).and_then(|topic| {
-            let message = "The provided topic name maps to an ID that was already supplied.";
-            if to_delete.insert(topic.id) { Ok(topic) } else { Err(invalid_request(message)) }
-        });
+        let found = find(shard, call, (name.as_deref(), id), count, deleted);
+        if let Ok(topic) = found {
+            deleted.insert(Arc::clone(&topic.name));
+        }
         match found {
             Ok(topic) => {
                 RequestedTopic { name: Some(topic.name.to_string()), id: Uuid(topic.id.0), outcome: Ok(()) }
@@ -98,9 +146,9 @@ fn may_delete(call: &RequestContext, topic: &str) -> Result<(), ErrorCode> {
 fn find<'a>(
     shard: &'a Shard,
     call: &RequestContext,
-    name: Option<&str>,
-    id: Uuid,
+    (name, id): (Option<&str>, Uuid),
     count: usize,
+    deleted: &BTreeSet<Arc<str>>,
 ) -> Result<&'a Arc<Topic>, AppendError> {
     match (name, id == Uuid::default()) {
         (None, true) => Err(invalid_request("Neither topic name nor id were specified.")),
@@ -109,6 +157,10 @@ fn find<'a>(
         (None, false) if count > 1 => Err(invalid_request("Duplicate topic id.")),
         (Some(name), true) => {
             may_delete(call, name)?;
+            if deleted.contains(name) {
+                let message = "The provided topic name maps to an ID that was already supplied.";
+                return Err(invalid_request(message));
+            }
             shard.env.catalogue().topic(name).ok_or_else(|| ErrorCode::UnknownTopicOrPartition.into())
         }
         (None, false) => {

@@ -31,7 +31,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeConfigsRequest,
 ) {
-    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let result = |resource: &DescribeConfigsResource| {
         let (refused, entries) = match entries(shard, &call, resource) {
             Ok(entries) => (ErrorCode::None.into(), entries),

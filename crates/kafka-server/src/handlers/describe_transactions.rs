@@ -8,7 +8,7 @@ use mainstem_kafka::api::describe_transactions::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData, TransactionState,
 };
 use mainstem_runtime::Io;
-use mainstem_security::Action;
+use mainstem_security::{Action, ResourceKind};
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -25,7 +25,7 @@ pub(crate) fn handle(
             return TransactionState { error_code, transactional_id: id, ..TransactionState::default() };
         }
         let described = shard.with_transactions(io, |machine, _| machine.describe(&id));
-        state(id, described.unwrap_or(Err(Error::CoordinatorNotAvailable)))
+        state(&call, id, described.unwrap_or(Err(Error::CoordinatorNotAvailable)))
     };
     let transaction_states = request.transactional_ids.into_iter().map(describe).collect();
     let response =
@@ -33,7 +33,11 @@ pub(crate) fn handle(
     shard.reply::<DescribeTransactionsRequest>(io, &call, &response);
 }
 
-fn state(transactional_id: String, described: Result<Description, Error>) -> TransactionState {
+fn state(
+    call: &RequestContext,
+    transactional_id: String,
+    described: Result<Description, Error>,
+) -> TransactionState {
     match described {
         Ok(known) => TransactionState {
             error_code: 0,
@@ -43,7 +47,7 @@ fn state(transactional_id: String, described: Result<Description, Error>) -> Tra
             transaction_start_time_ms: known.started_ms,
             producer_id: known.producer.id,
             producer_epoch: known.producer.epoch,
-            topics: topics(&known.participants),
+            topics: topics(call, &known.participants),
         },
         Err(error) => {
             TransactionState { error_code: error.code(), transactional_id, ..TransactionState::default() }
@@ -51,13 +55,14 @@ fn state(transactional_id: String, described: Result<Description, Error>) -> Tra
     }
 }
 
-/// Partitions by topic. Groups have no partitions here.
-fn topics(participants: &[Participant]) -> Vec<TopicData> {
+/// Partitions by topic, of topics that the sender may see. Groups have no partitions here.
+fn topics(call: &RequestContext, participants: &[Participant]) -> Vec<TopicData> {
     let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     for participant in participants {
         if let Participant::Partition { topic, index } = participant {
             topics.entry(topic).or_default().push(*index);
         }
     }
+    topics.retain(|topic, _| call.allows(Action::Describe, ResourceKind::Topic, topic));
     topics.into_iter().map(|(topic, partitions)| TopicData { topic: topic.into(), partitions }).collect()
 }

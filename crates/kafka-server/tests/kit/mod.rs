@@ -6,6 +6,7 @@
 
 pub(crate) mod queues;
 pub(crate) mod security;
+pub(crate) mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

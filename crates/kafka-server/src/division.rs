@@ -6,8 +6,8 @@
 //! one response. Items of the same name stay in one part, because handlers refuse those that occur twice.
 //!
 //! The answers are joined in their encoding, because encoding all of them at the end would take long too. Each of these
-//! responses ends with the array of its items, so they can be joined without knowing what they are. They stay in
-//! pieces, because a response of a hundred megabytes takes long to copy, and even to free.
+//! responses has one array of items, mostly at its end, so they can be joined without knowing what they are. They stay
+//! in pieces, because a response of a hundred megabytes takes long to copy, and even to free.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,10 +22,12 @@ use mainstem_kafka::api::describe_configs::{DescribeConfigsRequest, DescribeConf
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource as IncrementalResource, IncrementalAlterConfigsRequest,
 };
+use mainstem_kafka::api::metadata::{MetadataRequest, MetadataResponse};
 use mainstem_kafka::{Message, Reader, Request, frame, put_response_header};
 use mainstem_runtime::{MemoryMeter, SharedBytes};
 
 use crate::answer::Answer;
+use crate::metadata_division::{MetadataPart, MetadataRest};
 use crate::shard_message::RequestContext;
 
 /// Most bytes of the response to a request that is handled in parts.
@@ -40,12 +42,14 @@ macro_rules! divided_requests {
         /// A part of a request.
         #[derive(Debug)]
         pub(crate) enum DividedRequest {
+            Metadata(Box<MetadataPart>),
             $($name($request),)*
         }
 
         /// What is left of a request: its items, and the request without them.
         #[derive(Debug)]
         pub(crate) enum Rest {
+            Metadata(Box<MetadataRest>),
             $($name($request, vec::IntoIter<$type>),)*
         }
 
@@ -53,6 +57,7 @@ macro_rules! divided_requests {
             /// Takes the next part; `None` if nothing is left.
             fn take_part(&mut self) -> Option<DividedRequest> {
                 match self {
+                    Self::Metadata(rest) => Some(DividedRequest::Metadata(Box::new(rest.take_part()?))),
                     $(Self::$name(request, items) => {
                         let end = part_end(items.as_slice(), $part_items, |$item| $key)?;
                         let mut part = request.clone();
@@ -137,8 +142,22 @@ impl Division {
             return Err(request);
         }
         let rest = request.divide()?;
-        let response = JoinedResponse::begin::<R>(call, meter.clone());
+        let response = JoinedResponse::begin::<R>(call, &R::Response::default(), 0, meter.clone());
         Ok(Self { call: call.clone(), rest, response, deleted: BTreeSet::new() })
+    }
+
+    /// A Metadata request that is answered in parts. `template` is the response without topics; those to the parts have
+    /// topics only.
+    pub(crate) fn of_metadata(
+        call: &RequestContext,
+        rest: MetadataRest,
+        template: &MetadataResponse,
+        meter: &MemoryMeter,
+    ) -> Self {
+        let behind = metadata_bytes_behind_topics(call.version);
+        let response = JoinedResponse::begin::<MetadataRequest>(call, template, behind, meter.clone());
+        let rest = Rest::Metadata(Box::new(rest));
+        Self { call: call.clone(), rest, response, deleted: BTreeSet::new() }
     }
 
     pub(crate) fn call(&self) -> &RequestContext {
@@ -167,12 +186,25 @@ impl Division {
     }
 }
 
-/// The frame of a response that ends with an array of items, while they are added.
+/// Bytes of a Metadata response behind its topics, without tagged fields.
+fn metadata_bytes_behind_topics(version: i16) -> usize {
+    match version {
+        ..=7 | 11..=12 => 0,
+        8..=10 => size_of::<i32>(),
+        13.. => size_of::<i16>(),
+    }
+}
+
+/// The frame of a response with an array of items, while they are added.
 #[derive(Debug)]
 struct JoinedResponse {
     is_flexible: bool,
-    /// Bytes of a response before the number of its items.
+    /// Bytes of the response before the number of its items.
     fields: Vec<u8>,
+    /// Bytes behind the items.
+    behind: Vec<u8>,
+    /// Number of bytes before the number of items in the response to a part.
+    part_fields: usize,
     items: u32,
     /// The encoded items: full pieces, and the newest one.
     pieces: Vec<SharedBytes>,
@@ -183,15 +215,36 @@ struct JoinedResponse {
 }
 
 impl JoinedResponse {
-    /// Begins a response.
-    fn begin<R: Request>(call: &RequestContext, meter: MemoryMeter) -> Self {
+    /// Begins a response like `template`, which has no items, and `behind` bytes behind them besides tagged fields.
+    fn begin<R: Request>(
+        call: &RequestContext,
+        template: &R::Response,
+        behind: usize,
+        meter: MemoryMeter,
+    ) -> Self {
         let is_flexible = call.version >= R::FLEXIBLE_FROM;
-        let mut fields = Vec::new();
-        R::Response::default().encode(&mut fields, call.version);
-        // In the compact form an empty array is one byte, and tagged fields follow it.
-        let behind = if is_flexible { 2 } else { size_of::<i32>() };
-        fields.truncate(fields.len().saturating_sub(behind));
-        Self { is_flexible, fields, items: 0, pieces: Vec::new(), newest: Vec::new(), len: 0, meter }
+        // In the compact form an empty array is one byte, and tagged fields end the response.
+        let (count, tags) = if is_flexible { (1, 1) } else { (size_of::<i32>(), 0) };
+        let encoded = |response: &R::Response| {
+            let mut bytes = Vec::new();
+            response.encode(&mut bytes, call.version);
+            let behind = bytes.split_off(bytes.len().saturating_sub(behind + tags));
+            bytes.truncate(bytes.len().saturating_sub(count));
+            (bytes, behind)
+        };
+        let (fields, behind) = encoded(template);
+        let (part_fields, _) = encoded(&R::Response::default());
+        Self {
+            is_flexible,
+            fields,
+            behind,
+            part_fields: part_fields.len(),
+            items: 0,
+            pieces: Vec::new(),
+            newest: Vec::new(),
+            len: 0,
+            meter,
+        }
     }
 
     /// What precedes the items, in a frame without length.
@@ -209,15 +262,14 @@ impl JoinedResponse {
     }
 
     fn add(&mut self, response: &[u8]) {
-        let mut reader = Reader::new(&response[self.fields.len()..]);
+        let mut reader = Reader::new(&response[self.part_fields..]);
         self.items += if self.is_flexible {
             reader.uvarint().map_or(0, |count| count.saturating_sub(1))
         } else {
             reader.array().map_or(0, u32::from_be_bytes)
         };
         let items = reader.rest();
-        let tags = usize::from(self.is_flexible);
-        let items = &items[..items.len() - tags];
+        let items = &items[..items.len() - self.behind.len()];
         self.newest.extend_from_slice(items);
         self.len += items.len();
         if self.newest.len() >= PIECE_BYTES {
@@ -227,10 +279,9 @@ impl JoinedResponse {
     }
 
     fn finish(mut self, call: &RequestContext) -> Answer {
-        if self.is_flexible {
-            self.newest.push(0);
-            self.len += 1;
-        }
+        let behind = self.behind.len();
+        self.newest.append(&mut self.behind);
+        self.len += behind;
         let mut head = self.head(call);
         frame::end_frame(&mut head, frame::LENGTH_BYTES, self.len);
         Answer { head, pieces: self.pieces, tail: self.newest }
@@ -249,6 +300,7 @@ fn put_uvarint(mut value: u32, into: &mut Vec<u8>) {
 mod tests {
     use mainstem_kafka::api::create_topics::{CreatableTopicResult, CreateTopicsResponse};
     use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsResponse};
+    use mainstem_kafka::api::metadata::{MetadataResponseBroker, MetadataResponseTopic};
     use mainstem_runtime::ConnId;
 
     use super::*;
@@ -285,7 +337,12 @@ mod tests {
         for version in DeleteGroupsRequest::VERSIONS {
             let call = call::<DeleteGroupsRequest>(version);
             for count in [0, 5, 120, 130, 300] {
-                let mut joined = JoinedResponse::begin::<DeleteGroupsRequest>(&call, MemoryMeter::default());
+                let mut joined = JoinedResponse::begin::<DeleteGroupsRequest>(
+                    &call,
+                    &DeleteGroupsResponse::default(),
+                    0,
+                    MemoryMeter::default(),
+                );
                 for part in results[..count].chunks(50) {
                     let response = DeleteGroupsResponse { results: part.to_vec(), ..Default::default() };
                     let mut bytes = Vec::new();
@@ -304,9 +361,48 @@ mod tests {
             let response = CreateTopicsResponse { topics, ..Default::default() };
             let mut bytes = Vec::new();
             response.encode(&mut bytes, version);
-            let mut joined = JoinedResponse::begin::<CreateTopicsRequest>(&call, MemoryMeter::default());
+            let mut joined = JoinedResponse::begin::<CreateTopicsRequest>(
+                &call,
+                &CreateTopicsResponse::default(),
+                0,
+                MemoryMeter::default(),
+            );
             joined.add(&bytes);
             assert_eq!(joined.finish(&call).bytes(), whole::<CreateTopicsRequest>(&call, &response));
+        }
+    }
+
+    #[test]
+    fn a_joined_metadata_response_is_that_to_the_whole_request_in_all_versions() {
+        let topics: Vec<_> = (0..300_u16)
+            .map(|index| MetadataResponseTopic {
+                name: Some(format!("topic {index}")),
+                error_code: 3,
+                ..MetadataResponseTopic::default()
+            })
+            .collect();
+        let broker = MetadataResponseBroker { host: "host".into(), ..MetadataResponseBroker::default() };
+        let template = MetadataResponse {
+            brokers: vec![broker],
+            cluster_id: Some("cluster".into()),
+            controller_id: 7,
+            cluster_authorized_operations: 9,
+            ..MetadataResponse::default()
+        };
+        for version in MetadataRequest::VERSIONS {
+            let call = call::<MetadataRequest>(version);
+            let behind = metadata_bytes_behind_topics(version);
+            let meter = MemoryMeter::default();
+            let mut joined = JoinedResponse::begin::<MetadataRequest>(&call, &template, behind, meter);
+            for part in topics.chunks(50) {
+                let response = MetadataResponse { topics: part.to_vec(), ..MetadataResponse::default() };
+                let mut bytes = Vec::new();
+                response.encode(&mut bytes, version);
+                joined.add(&bytes);
+            }
+            let expected = MetadataResponse { topics: topics.clone(), ..template.clone() };
+            let expected = whole::<MetadataRequest>(&call, &expected);
+            assert_eq!(joined.finish(&call).bytes(), expected, "version {version}");
         }
     }
 

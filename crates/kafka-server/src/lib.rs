@@ -53,6 +53,7 @@
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
 //! | `division.rs` | requests over thousands of topics or groups, which are handled in parts |
+//! | `metadata_division.rs` | the same for Metadata requests |
 //! | `pending_work.rs`, `work_slices.rs` | work of requests that takes several turns: as data, and continued |
 //! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
 //! | `timer.rs` | what the timers of a shard stand for |
@@ -113,6 +114,7 @@ mod log_in;
 mod log_throttle;
 mod markers;
 mod memory_use;
+mod metadata_division;
 mod partition_client;
 mod partition_message;
 mod partition_reads;

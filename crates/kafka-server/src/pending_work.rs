@@ -241,13 +241,18 @@ impl PendingWork {
     ) -> Option<R> {
         match Division::of(call, request, &env.response_meter()) {
             Ok(division) => {
-                let number = jobs.add(Job::Division(Box::new(division)));
-                self.add(Task::Divided { number });
-                io.request_turn();
+                self.add_division(io, jobs, division);
                 None
             }
             Err(request) => Some(request),
         }
+    }
+
+    /// Answers a request in parts.
+    pub(crate) fn add_division<M>(&mut self, io: &mut Io<'_, M>, jobs: &mut Jobs, division: Division) {
+        let number = jobs.add(Job::Division(Box::new(division)));
+        self.add(Task::Divided { number });
+        io.request_turn();
     }
 
     /// Removes partitions of a deleted topic in the next turns.

@@ -143,7 +143,7 @@ impl Shard {
             AfterChanges::IncrementalAlterConfigs { call, changes } => {
                 incremental_alter_configs::finish(self, io, &call, changes, outcomes);
             }
-            AfterChanges::Metadata { call, request } => metadata::finish(self, io, &call, &request),
+            AfterChanges::Metadata { call, request } => metadata::finish(self, io, &call, request),
         }
     }
 
@@ -168,6 +168,7 @@ impl Shard {
             Some(DividedRequest::DeleteGroups(part)) => delete_groups::handle(self, io, call, part),
             Some(DividedRequest::DeleteTopics(part)) => delete_topics::handle(self, io, call, part),
             Some(DividedRequest::DescribeConfigs(part)) => describe_configs::handle(self, io, call, part),
+            Some(DividedRequest::Metadata(part)) => metadata::answer_part(self, io, &call, *part),
             Some(DividedRequest::IncrementalAlterConfigs(part)) => {
                 incremental_alter_configs::handle(self, io, call, part);
             }

@@ -21,6 +21,7 @@ use mainstem_kafka::api::incremental_alter_configs::{
 };
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic};
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use mainstem_log::{Batch, BatchBuilder, BatchKind, HEADER_BYTES, Origin, repack};
 
@@ -455,6 +456,42 @@ fn the_end_of_a_transaction_over_a_thousand_partitions_takes_several_turns() {
         let request = ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() };
         let response = broker.ask(client, 8, &request);
         assert!(response.topics[0].partitions.iter().all(|partition| partition.offset == 1));
+    }
+}
+
+#[test]
+fn metadata_of_thousands_of_topics_is_answered_in_parts_like_that_of_few() {
+    const TOPICS: usize = 2_000;
+    let mut broker = Broker::new(2);
+    let client = broker.connect(0);
+    let names: Vec<String> = (0..TOPICS).map(|index| format!("topic-{index:04}")).collect();
+    let topic = |name: &String| CreatableTopic {
+        name: name.clone(),
+        num_partitions: 2,
+        replication_factor: 1,
+        ..CreatableTopic::default()
+    };
+    let topics = names.iter().map(topic).collect();
+    broker.ask(client, 7, &CreateTopicsRequest { topics, ..CreateTopicsRequest::default() });
+    let requested = |name: &str| MetadataRequestTopic { name: Some(name.into()), ..Default::default() };
+    let request = |topics| MetadataRequest {
+        topics,
+        allow_auto_topic_creation: false,
+        include_topic_authorized_operations: true,
+        ..MetadataRequest::default()
+    };
+    let unknown = ["unknown", "not valid"];
+    let all: Vec<_> = names.iter().map(String::as_str).chain(unknown).map(requested).collect();
+    for version in [8, 9, 12, 13] {
+        let mut few = Vec::new();
+        for part in all.chunks(100) {
+            few.extend(broker.ask(client, version, &request(Some(part.to_vec()))).topics);
+        }
+        let many = ask_in_parts(&mut broker, version, &request(Some(all.clone())));
+        assert_eq!(many.topics, few, "version {version}");
+        let of_all = ask_in_parts(&mut broker, version, &request(None));
+        assert_eq!(of_all.topics, few[..TOPICS], "version {version}");
+        assert_eq!((of_all.brokers.len(), of_all.error_code), (1, 0));
     }
 }
 

@@ -14,7 +14,9 @@ use mainstem_runtime::Io;
 use mainstem_security::{Action, ResourceKind};
 
 use crate::append_error::AppendError;
-use crate::catalogue::{Topic, name_error, new_name_error};
+use crate::catalogue::{Catalogue, Topic, name_error, new_name_error};
+use crate::division::Division;
+use crate::metadata_division::{MetadataPart, MetadataRest, MetadataTopics};
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, ShardMessage};
@@ -26,7 +28,7 @@ pub(crate) const TOPIC_OPERATIONS: i32 =
 const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 
 /// Most topics that one request creates. Clients retry for the rest.
-const CREATED_MAX: usize = 1_000;
+const CREATED_MAX: usize = 200;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -36,8 +38,7 @@ pub(crate) fn handle(
 ) {
     let missing = missing(shard, &call, &request);
     if missing.is_empty() {
-        let response = response(shard, &call, &request);
-        return shard.reply::<MetadataRequest>(io, &call, &response);
+        return answer(shard, io, &call, request);
     }
     if !shard.env.is_controller() {
         let mut body = Vec::new();
@@ -109,37 +110,84 @@ pub(crate) fn finish(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
-    request: &MetadataRequest,
+    request: MetadataRequest,
 ) {
     shard.env.refresh();
-    let response = response(shard, call, request);
-    shard.reply::<MetadataRequest>(io, call, &response);
+    answer(shard, io, call, request);
 }
 
-fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
-    let node = shard.env.shared().config.node_id;
-    let (host, port) = shard.env.shared().advertised(call.listener);
+/// Answers a request, in parts if it is long.
+fn answer(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, request: MetadataRequest) {
     let is_all = match &request.topics {
         None => true,
         // In version 0 an empty list requests all topics.
         Some(topics) => topics.is_empty() && call.version == 0,
     };
+    let template = response(shard, call, &request);
+    let catalogue = Arc::clone(shard.env.catalogue());
+    match MetadataRest::of(request, &catalogue, is_all) {
+        Ok(rest) => {
+            let division = Division::of_metadata(call, rest, &template, &shard.env.response_meter());
+            shard.pending_work.add_division(io, &mut shard.jobs, division);
+        }
+        Err(mut request) => {
+            let named = request.topics.take().unwrap_or_default();
+            let topics = if is_all {
+                MetadataTopics::Known(catalogue.by_name.values().cloned().collect())
+            } else {
+                MetadataTopics::Named(named)
+            };
+            let topics = describe_topics(shard, call, &request, &catalogue, topics);
+            shard.reply::<MetadataRequest>(io, call, &MetadataResponse { topics, ..template });
+        }
+    }
+}
+
+/// Answers a part of a request.
+pub(crate) fn answer_part(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    part: MetadataPart,
+) {
+    let MetadataPart { request, catalogue, topics } = part;
+    let topics = describe_topics(shard, call, &request, &catalogue, topics);
+    shard.reply::<MetadataRequest>(io, call, &MetadataResponse { topics, ..MetadataResponse::default() });
+}
+
+fn describe_topics(
+    shard: &Shard,
+    call: &RequestContext,
+    request: &MetadataRequest,
+    catalogue: &Catalogue,
+    topics: MetadataTopics,
+) -> Vec<MetadataResponseTopic> {
+    let node = shard.env.shared().config.node_id;
     let describe = |topic: &Arc<Topic>| {
         let with_operations = request.include_topic_authorized_operations;
         let all = if with_operations { TOPIC_OPERATIONS } else { i32::MIN };
         describe(topic, node, call.operations(all, ResourceKind::Topic, &topic.name))
     };
-    let topics = if is_all {
-        let topics = shard.env.catalogue().by_name.values();
-        let is_visible = |topic: &&Arc<Topic>| call.check_topic(Action::Describe, &topic.name).is_ok();
-        topics.filter(is_visible).map(describe).collect()
-    } else {
-        let creates = creates_topics(shard, call, request);
-        let find = |requested: &MetadataRequestTopic| {
-            find(shard, call, requested, creates).map_or_else(|error| error, |topic| describe(&topic))
-        };
-        request.topics.iter().flatten().map(find).collect()
-    };
+    match topics {
+        MetadataTopics::Known(topics) => {
+            let is_visible =
+                |topic: &&Arc<Topic>| call.allows(Action::Describe, ResourceKind::Topic, &topic.name);
+            topics.iter().filter(is_visible).map(describe).collect()
+        }
+        MetadataTopics::Named(topics) => {
+            let creates = creates_topics(shard, call, request);
+            let find = |requested: &MetadataRequestTopic| {
+                find(catalogue, call, requested, creates).map_or_else(|error| error, |topic| describe(&topic))
+            };
+            topics.iter().map(find).collect()
+        }
+    }
+}
+
+/// The response without topics.
+fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
+    let node = shard.env.shared().config.node_id;
+    let (host, port) = shard.env.shared().advertised(call.listener);
     let all = if request.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { i32::MIN };
     let operations = call.operations(all, ResourceKind::Cluster, "");
     MetadataResponse {
@@ -151,7 +199,6 @@ fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> 
         }],
         cluster_id: Some(shard.env.shared().cluster_id().to_string()),
         controller_id: node,
-        topics,
         cluster_authorized_operations: operations,
         ..MetadataResponse::default()
     }
@@ -159,7 +206,7 @@ fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> 
 
 /// Finds a topic. `creates`: those that the sender may create have been created.
 fn find(
-    shard: &Shard,
+    catalogue: &Catalogue,
     call: &RequestContext,
     requested: &MetadataRequestTopic,
     creates: bool,
@@ -171,7 +218,7 @@ fn find(
         ..MetadataResponseTopic::default()
     };
     if requested.topic_id != Uuid::default() {
-        let topic = shard.env.catalogue().topic_by_id(TopicId(requested.topic_id.0)).cloned();
+        let topic = catalogue.topic_by_id(TopicId(requested.topic_id.0)).cloned();
         let topic = topic.ok_or_else(|| error(ErrorCode::UnknownTopicId))?;
         // Whoever may not see the topic does not learn its name.
         return call.check_topic(Action::Describe, &topic.name).map(|()| topic).map_err(error);
@@ -185,7 +232,7 @@ fn find(
         Err(code) if creates => error(code),
         _ => error(ErrorCode::UnknownTopicOrPartition),
     };
-    shard.env.catalogue().topic(name).cloned().ok_or_else(unknown)
+    catalogue.topic(name).cloned().ok_or_else(unknown)
 }
 
 fn describe(topic: &Topic, node: i32, operations: i32) -> MetadataResponseTopic {

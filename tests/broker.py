@@ -57,6 +57,73 @@ def launch(flags: list[str], listeners=LISTENERS) -> tuple[subprocess.Popen, dic
     return process, addresses
 
 
+def wait_until_drained(process: subprocess.Popen):
+    """Waits for a broker that was sent SIGTERM, and fails unless its exit status is 0."""
+    try:
+        status = process.wait(DRAIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise AssertionError(f"the broker did not stop within {DRAIN_S} s of SIGTERM") from None
+    assert status == 0, f"the broker exited with status {status} after SIGTERM"
+
+
+def cert(directory: Path, *arguments: str):
+    """Makes certificates with `mainstem cert`."""
+    subprocess.run([str(binary()), "cert", str(directory), *arguments], check=True, capture_output=True)
+
+
+class ConfiguredBroker:
+    """A broker that the tests start with a configuration file. Its files are in `folder`.
+    `listeners`: names of all listeners, also of those that the configuration adds."""
+
+    def __init__(self, folder: Path, configuration: str, listeners=LISTENERS):
+        self.folder = folder
+        self.data = folder / "data"
+        self._listeners = listeners
+        self.addresses = {name: ("127.0.0.1", 0) for name in LISTENERS}
+        self.configure(configuration)
+        self.start()
+
+    def configure(self, configuration: str):
+        """Writes the configuration for the next start."""
+        (self.folder / "mainstem.toml").write_text(configuration)
+
+    def start(self):
+        """Starts the broker with its data. The listeners that every broker has keep their addresses."""
+        flags = ["--config", str(self.folder / "mainstem.toml"), "--data", str(self.data)]
+        for name, flag in zip(LISTENERS, ("--listen", "--kafka-listen", "--http-listen")):
+            flags += [flag, self.address(name)]
+        self.process, self.addresses = launch(flags, self._listeners)
+
+    def address(self, listener: str) -> str:
+        """Host and port of a listener, as clients take them."""
+        host, port = self.addresses[listener]
+        return f"{host}:{port}"
+
+    def port(self, listener: str) -> int:
+        return self.addresses[listener][1]
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+    def kill(self):
+        """Sends SIGKILL and waits."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self):
+        """Sends SIGTERM without waiting."""
+        self.process.terminate()
+
+    def stop(self):
+        """Drains the broker and waits for it."""
+        self.terminate()
+        wait_until_drained(self.process)
+
+
 class Broker:
     """A broker's address, and its process if the tests started it."""
 
@@ -114,14 +181,9 @@ class Broker:
     def wait(self):
         """Waits until a terminated broker has drained, and fails if its exit status is not 0."""
         try:
-            status = self._process.wait(DRAIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise AssertionError(f"the broker did not stop within {DRAIN_S} s of SIGTERM") from None
+            wait_until_drained(self._process)
         finally:
             self._data.cleanup()
-        assert status == 0, f"the broker exited with status {status} after SIGTERM"
 
     def kill(self):
         """Kills a broker that a failed test left running."""

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from broker import DRAIN_S, launch
+from broker import ConfiguredBroker, wait_until_drained
 
 
 class Address:
@@ -16,58 +16,41 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
-class BrokerProcess:
+class BrokerProcess(ConfiguredBroker):
     """A broker with this configuration and an empty data directory; `mqtt`, `kafka` and `http` are its addresses."""
 
     def __init__(self, configuration=""):
         self._directory = tempfile.TemporaryDirectory(prefix="mainstem-test-")
-        self._configuration = Path(self._directory.name) / "mainstem.toml"
-        self.configure(configuration)
-        self.mqtt = self.kafka = self.http = Address("127.0.0.1", 0)
-        self.start()
+        super().__init__(Path(self._directory.name), configuration)
 
     @property
-    def data(self) -> Path:
-        """The data directory."""
-        return Path(self._directory.name) / "data"
+    def mqtt(self) -> Address:
+        return Address(*self.addresses["mqtt"])
+
+    @property
+    def kafka(self) -> Address:
+        return Address(*self.addresses["kafka"])
+
+    @property
+    def http(self) -> Address:
+        return Address(*self.addresses["http"])
 
     @property
     def url(self) -> str:
         """The HTTP API."""
         return f"http://{self.http}"
 
-    def start(self):
-        """Starts the broker with its data, on the addresses it had before."""
-        flags = ["--config", str(self._configuration), "--data", f"{self._directory.name}/data", "--listen", str(self.mqtt)]
-        flags += ["--kafka-listen", str(self.kafka), "--http-listen", str(self.http)]
-        self.process, addresses = launch(flags)
-        self.mqtt, self.kafka, self.http = (Address(*addresses[listener]) for listener in ("mqtt", "kafka", "http"))
-
-    def configure(self, configuration):
-        """Writes the configuration for later starts."""
-        self._configuration.write_text(configuration)
-
-    def kill(self):
-        """Sends SIGKILL and waits."""
-        self.process.kill()
-        self.process.wait()
-
-    def terminate(self):
-        """Sends SIGTERM without waiting."""
-        self.process.terminate()
-
     def stop(self):
-        """Drains the broker and waits for it."""
+        """Drains the broker, waits for it, and removes its files."""
         self.terminate()
         self.ended()
 
     def ended(self):
         """Waits for a draining broker; fails unless it exits with status 0."""
         try:
-            status = self.process.wait(DRAIN_S)
+            wait_until_drained(self.process)
         finally:
             self.clear()
-        assert status == 0, f"the broker exited with status {status} after SIGTERM"
 
     def clear(self):
         """Kills the broker if it still runs, and removes its files."""

@@ -1,21 +1,16 @@
 """A broker with TLS listeners for MQTT, Kafka and HTTP, and the certificates of its clients, made by `mainstem cert`."""
 
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from broker import LISTENERS, binary, launch
+from broker import LISTENERS, ConfiguredBroker, cert
 
 NAMES = (*LISTENERS, "mqtts", "mqttmutual", "kafkas", "https", "httpmutual")
 # Longest time for the handshake of an HTTP client.
 HANDSHAKE_S = 2
 HTTP_CONNECTIONS = 16
-
-
-def cert(directory: Path, *arguments: str):
-    subprocess.run([str(binary()), "cert", str(directory), *arguments], check=True, capture_output=True)
 
 
 def configuration(certs: Path, check_interval_s: int) -> str:
@@ -61,28 +56,17 @@ tls = {{ {server}, client_certificates = "required", client_ca = "{certs}/ca.crt
 """
 
 
-class SecureBroker:
-    """The broker's process, the addresses of its listeners, and the folder of the certificates."""
+class SecureBroker(ConfiguredBroker):
+    """A broker with TLS, and the folder of the certificates."""
 
     def __init__(self, folder: Path, check_interval_s: int = 3600):
         self.certs = folder / "certs"
         self.ca = str(self.certs / "ca.crt")
         cert(self.certs, "--host", "localhost", "--host", "127.0.0.1", "--client", "device-7")
-        config = folder / "mainstem.toml"
-        config.write_text(configuration(self.certs, check_interval_s))
-        listen = ("--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
-        flags = ["--config", str(config), "--data", str(folder / "data"), *listen]
-        self.process, self.addresses = launch(flags, NAMES)
-
-    def port(self, listener: str) -> int:
-        return self.addresses[listener][1]
+        super().__init__(folder, configuration(self.certs, check_interval_s), NAMES)
 
     def identity(self, name: str) -> tuple[str, str]:
         return str(self.certs / f"{name}.crt"), str(self.certs / f"{name}.key")
-
-    def stop(self):
-        self.process.terminate()
-        assert self.process.wait(15) == 0
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 
-from broker import binary, launch
+from broker import ConfiguredBroker, binary, cert
 
 DEADLINE_S = 30
 # Time in which a refused client is told so: longer than kafka.failed_authentication_delay_ms.
@@ -24,17 +24,15 @@ LOG = logging.getLogger("librdkafka")
 LISTENERS = ("mqtt", "kafka", "http", "sasls", "scramonly")
 
 
-class SecureBroker:
+class SecureBroker(ConfiguredBroker):
     """A broker with the users `admin`, who may do everything, `alice` and `bob`; passwords are the names reversed."""
 
     def __init__(self, folder: Path):
         certs = folder / "certs"
         self.ca = str(certs / "ca.crt")
-        make = [str(binary()), "cert", str(certs), "--host", "127.0.0.1"]
-        subprocess.run(make, check=True, capture_output=True)
-        config = folder / "mainstem.toml"
+        cert(certs, "--host", "127.0.0.1")
         mechanisms = ", ".join(f'"{name}"' for name in MECHANISMS)
-        config.write_text(f"""
+        configuration = f"""
 [kafka]
 sasl = [{mechanisms}]
 failed_authentication_delay_ms = 50
@@ -56,25 +54,21 @@ name = "scramonly"
 protocol = "kafka"
 listen = "127.0.0.1:0"
 sasl = ["SCRAM-SHA-512"]
-""")
-        listen = ("--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
-        flags = ["--config", str(config), "--data", str(folder / "data"), *listen]
-        self.process, self.addresses = launch(flags, LISTENERS)
+"""
+        super().__init__(folder, configuration, LISTENERS)
         for name in ("admin", "alice", "bob"):
             self.tool("user", "add", name, stdin=name[::-1])
 
     def tool(self, *arguments: str, stdin: str = "") -> str:
         """Runs the command-line tool as `admin`."""
-        host, port = self.addresses["http"]
         log_in = [] if arguments == ("user", "add", "admin") else ["--username", "admin", "--password", "nimda"]
-        command = [str(binary()), *arguments, "--broker", f"{host}:{port}", *log_in]
+        command = [str(binary()), *arguments, "--broker", self.address("http"), *log_in]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def bootstrap(self, listener="kafka") -> str:
-        host, port = self.addresses[listener]
-        return f"{host}:{port}"
+        return self.address(listener)
 
     def librdkafka(self, user: str, mechanism="SCRAM-SHA-256", password=None, listener="kafka", **settings) -> dict:
         """Settings of librdkafka's clients."""
@@ -94,8 +88,7 @@ def secure():
     with tempfile.TemporaryDirectory(prefix="mainstem-sasl-") as folder:
         broker = SecureBroker(Path(folder))
         yield broker
-        broker.process.terminate()
-        assert broker.process.wait(15) == 0
+        broker.stop()
 
 
 @pytest.fixture

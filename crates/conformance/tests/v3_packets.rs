@@ -120,6 +120,33 @@ fn a_violation_ends_the_connection_without_a_word() {
     }
 }
 
+// [MQTT3-3.1.2-3] [MQTT3-2.2.2-2]
+#[test]
+fn a_connect_with_a_reserved_bit_is_closed_without_a_word() {
+    for (name, level) in [("MQIsdp", 3), ("MQTT", 4)] {
+        let valid = connect_as(name, level);
+        assert_eq!(answer_to_connect(&valid), [0x20, 2, 0, 0]);
+        for flags in 1..16 {
+            let mut header = valid.clone();
+            header[0] |= flags;
+            assert_eq!(answer_to(Broker::shared(), &header), [], "{name}, fixed header {:#x}", header[0]);
+        }
+        let mut reserved = valid;
+        reserved[2 + 2 + name.len() + 1] |= 1;
+        assert_eq!(answer_to(Broker::shared(), &reserved), [], "{name}, reserved connect flag");
+    }
+}
+
+/// The CONNACK to a CONNECT that is accepted.
+fn answer_to_connect(bytes: &[u8]) -> [u8; 4] {
+    let mut client = Client::open(Broker::shared(), V4);
+    client.send(bytes);
+    let mut answer = [0; 4];
+    client.stream().set_read_timeout(Some(mainstem_conformance::DEADLINE)).expect("a socket");
+    client.stream().read_exact(&mut answer).expect("an answer in time");
+    answer
+}
+
 // [MQTT3-3.1.4-5]
 #[test]
 fn what_follows_a_refused_connect_is_not_processed() {

@@ -63,19 +63,18 @@ impl Flags {
     const PASSWORD: u8 = 1 << 6;
     const USERNAME: u8 = 1 << 7;
 
-    /// Reads the flags and checks that they are consistent. MQTT 3.1 ignores the reserved bit, and ignores will QoS and
-    /// will retain without a will.
+    /// Reads the flags and checks that they are consistent. MQTT 3.1 ignores will QoS and will retain without a will.
+    /// It reserves bit 0 for future use and has senders clear unused bits, so a client that sets it means something
+    /// that no version defines: it is refused as in 3.1.1.
     fn read(version: Version, body: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let flags = Self(body.u8()?);
-        if version != Version::V3 {
-            if flags.has(Self::RESERVED) {
-                return Err(DecodeError::malformed("reserved connect flag [MQTT-3.1.2-3]"));
-            }
-            if !flags.has(Self::WILL) && flags.has(Self::WILL_QOS | Self::WILL_RETAIN) {
-                return Err(DecodeError::malformed(
-                    "will QoS or will retain without a will [MQTT-3.1.2-11] [MQTT-3.1.2-13]",
-                ));
-            }
+        if flags.has(Self::RESERVED) {
+            return Err(DecodeError::malformed("reserved connect flag [MQTT-3.1.2-3]"));
+        }
+        if version != Version::V3 && !flags.has(Self::WILL) && flags.has(Self::WILL_QOS | Self::WILL_RETAIN) {
+            return Err(DecodeError::malformed(
+                "will QoS or will retain without a will [MQTT-3.1.2-11] [MQTT-3.1.2-13]",
+            ));
         }
         if version != Version::V5 && flags.has(Self::PASSWORD) && !flags.has(Self::USERNAME) {
             return Err(DecodeError::malformed("password without user name (3.1.1) [MQTT-3.1.2-22]"));

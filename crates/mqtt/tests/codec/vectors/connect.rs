@@ -145,12 +145,6 @@ pub(super) fn vectors() -> Vec<Vector> {
             Connect { username: Some("u"), ..Connect::new(Version::V3, "c") },
         ),
         lenient(
-            "connect 3.1 reserved flag",
-            Version::V3,
-            b"\x10\x0f\x00\x06MQIsdp\x03\x03\x00\x00\x00\x01c",
-            Connect::new(Version::V3, "c"),
-        ),
-        lenient(
             "connect 3.1 will bits without will",
             Version::V3,
             b"\x10\x0f\x00\x06MQIsdp\x03:\x00\x00\x00\x01c",
@@ -175,6 +169,27 @@ pub(super) fn vectors() -> Vec<Vector> {
             b"\x11\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c",
             ReasonCode::MalformedPacket,
             "MQTT-2.1.3-1",
+        ),
+        invalid(
+            "connect 3.1 with flags in the fixed header",
+            Version::V3,
+            b"\x18\x0f\x00\x06MQIsdp\x03\x02\x00\x00\x00\x01c",
+            ReasonCode::MalformedPacket,
+            "MQTT-2.1.3-1",
+        ),
+        invalid(
+            "connect 5 with flags in the fixed header",
+            Version::V5,
+            b"\x12\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01c",
+            ReasonCode::MalformedPacket,
+            "MQTT-2.1.3-1",
+        ),
+        invalid(
+            "connect 3.1 reserved flag",
+            Version::V3,
+            b"\x10\x0f\x00\x06MQIsdp\x03\x03\x00\x00\x00\x01c",
+            ReasonCode::MalformedPacket,
+            "MQTT-3.1.2-3",
         ),
         invalid(
             "connect unknown name",

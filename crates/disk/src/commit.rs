@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mainstem_log::{Error, LogId, Ticket};
 
 use crate::checkpoint;
-use crate::deferred::{Deferred, Removals, SealedIndex};
+use crate::deferred::{CheckpointRequest, Deferred, Removals, SealedIndex};
 use crate::files::{Range, SegmentKey};
 use crate::fs::Fs;
 use crate::index::{self, Index};
@@ -23,12 +23,6 @@ use crate::scan::Place;
 /// Maximum bytes of one segment that go through the journal. Beyond it, writing them twice costs more than a
 /// separate sync.
 const JOURNALED_BYTES_MAX: u64 = 64 * 1024;
-/// Maximum number of logs with directory changes per group. Each costs the disk some milliseconds, for which all other
-/// logs wait.
-const DIR_CHANGES_MAX: usize = 8;
-/// Maximum number of logs that are removed per group. Nobody waits for a removal, but the next group waits behind it,
-/// and each syncs what the journal has of the log.
-const REMOVALS_MAX: usize = 2;
 
 /// Report of one log, delivered when its group is durable or has failed.
 #[derive(Debug)]
@@ -55,17 +49,28 @@ pub(crate) struct Report {
     pub(crate) broken: Vec<LogId>,
     /// Logs with old segments that could not be removed.
     pub(crate) stalled: Vec<LogId>,
+    /// Names of logs of which nothing is left.
+    pub(crate) removed: Vec<Arc<str>>,
+    /// Number of the checkpoint that was stored last.
+    pub(crate) checkpoint: Option<u64>,
 }
 
 impl Report {
     pub(crate) fn is_empty(&self) -> bool {
-        self.acks.is_empty() && self.broken.is_empty() && self.stalled.is_empty()
+        let Self { acks, broken, stalled, removed, checkpoint } = self;
+        acks.is_empty()
+            && broken.is_empty()
+            && stalled.is_empty()
+            && removed.is_empty()
+            && checkpoint.is_none()
     }
 
     pub(crate) fn append(&mut self, later: &mut Self) {
         self.acks.append(&mut later.acks);
         self.broken.append(&mut later.broken);
         self.stalled.append(&mut later.stalled);
+        self.removed.append(&mut later.removed);
+        self.checkpoint = later.checkpoint.or(self.checkpoint);
     }
 }
 
@@ -146,54 +151,20 @@ impl Group {
         self.deferred.removals.insert(log, name);
     }
 
-    /// Splits off the logs with directory changes beyond the first [`DIR_CHANGES_MAX`], counted round-robin from
-    /// `from`, removals beyond [`REMOVALS_MAX`], and deferred work beyond [`DIR_CHANGES_MAX`] pieces of each kind.
-    /// Advances `from` past the logs that stay.
-    ///
-    /// The shard waits for the lock under which this runs. Thousands of removals may be waiting, so it only looks at
-    /// those that stay.
-    pub(crate) fn split_off(&mut self, from: &mut LogId) -> Self {
-        let mut later = self.split_off_dirs(from);
-        let mut removals = std::mem::take(&mut self.deferred.removals);
-        // A log must not be removed before its directory changes.
-        let mut held = Vec::new();
-        while self.deferred.removals.len() < REMOVALS_MAX
-            && let Some((log, name)) = removals.pop_first()
-        {
-            if later.dirs.contains_key(&log) {
-                held.push((log, name));
-            } else {
-                self.deferred.removals.insert(log, name);
+    /// Adds changes of the directory of a log.
+    pub(crate) fn change_dir(&mut self, log: LogId, mut names: DirSync) {
+        match self.dirs.get_mut(&log) {
+            Some(known) => known.segments.append(&mut names.segments),
+            None => {
+                self.dirs.insert(log, names);
             }
-        }
-        removals.extend(held);
-        let deferred = self.deferred.split_off(DIR_CHANGES_MAX);
-        later.deferred.merge(deferred);
-        later.deferred.removals = removals;
-        later
-    }
-
-    fn split_off_dirs(&mut self, from: &mut LogId) -> Self {
-        let changed: BTreeSet<LogId> = self.dirs.keys().copied().collect();
-        if changed.len() <= DIR_CHANGES_MAX {
-            return Self::default();
-        }
-        let in_turn = changed.range(*from..).chain(changed.range(..*from));
-        let later: BTreeSet<LogId> = in_turn.clone().skip(DIR_CHANGES_MAX).copied().collect();
-        *from = in_turn.copied().nth(DIR_CHANGES_MAX).unwrap_or(*from);
-        let is_later = |log: &LogId| later.contains(log);
-        Self {
-            dirs: self.dirs.extract_if(.., |log, _| is_later(log)).collect(),
-            ranges: self.ranges.extract_if(.., |(log, _), _| is_later(log)).collect(),
-            acks: self.acks.extract_if(.., |ack| is_later(&ack.log)).collect(),
-            deferred: Deferred::default(),
         }
     }
 
     pub(crate) fn add(&mut self, range: Range) {
         if range.is_closed {
             // It would follow the release of the reserved space.
-            self.deferred.reservations.remove(&range.key);
+            self.deferred.forget_reservation(range.key);
         }
         match self.ranges.get_mut(&range.key) {
             Some(known) => {
@@ -223,13 +194,8 @@ impl Group {
 
     /// Merges a later group into this one.
     pub(crate) fn merge(&mut self, later: Self) {
-        for (log, mut names) in later.dirs {
-            match self.dirs.get_mut(&log) {
-                Some(known) => known.segments.append(&mut names.segments),
-                None => {
-                    self.dirs.insert(log, names);
-                }
-            }
+        for (log, names) in later.dirs {
+            self.change_dir(log, names);
         }
         for (_, range) in later.ranges {
             self.add(range);
@@ -339,18 +305,24 @@ impl Syncer {
                 report.stalled.push(log);
             }
         }
-        if !removals.is_empty()
-            && let Err(error) = self.remove(&removals)
-        {
-            log::error!("store {}: cannot delete removed logs: {error}", self.dir.display());
+        if !removals.is_empty() {
+            match self.remove(&removals) {
+                Ok(()) => report.removed.extend(removals.into_values()),
+                Err(error) => {
+                    log::error!("store {}: cannot delete removed logs: {error}", self.dir.display());
+                }
+            }
         }
         if let Err(((log, _), error)) = self.journal.pace() {
             self.fail(log, &error);
         }
-        if let Some(bytes) = checkpoint
-            && let Err(error) = checkpoint::store(&*self.fs, &self.dir, &bytes)
-        {
-            log::warn!("store {}: cannot write the checkpoint: {error}", self.dir.display());
+        if let Some(CheckpointRequest { number, bytes }) = checkpoint {
+            match checkpoint::store(&*self.fs, &self.dir, &bytes) {
+                Ok(()) => report.checkpoint = Some(number),
+                Err(error) => {
+                    log::warn!("store {}: cannot write the checkpoint: {error}", self.dir.display());
+                }
+            }
         }
         report.broken = self.newly_broken();
         report
@@ -378,7 +350,8 @@ impl Syncer {
         for name in names {
             let gone = self.dir.join(name::gone_dir(name));
             match self.set_aside(&self.dir.join(name::log_dir(name)), &gone) {
-                Ok(()) => set_aside.push(gone),
+                Ok(true) => set_aside.push(gone),
+                Ok(false) => {}
                 Err(error) => outcome = Err(error),
             }
         }
@@ -386,16 +359,23 @@ impl Syncer {
         set_aside.iter().fold(outcome, |outcome, gone| outcome.and(remove_dir(&*self.fs, gone)))
     }
 
-    /// Renames the directory of a removed log. An earlier attempt may have renamed it already.
-    fn set_aside(&self, dir: &Path, gone: &Path) -> io::Result<()> {
-        let was_set_aside = self.fs.list(gone).is_ok();
-        if was_set_aside && self.fs.list(dir).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            return Ok(());
-        }
-        if was_set_aside {
+    /// Renames the directory of a removed log. An earlier attempt may have renamed it already, or may have left
+    /// nothing. Returns whether there is a renamed directory.
+    fn set_aside(&self, dir: &Path, gone: &Path) -> io::Result<bool> {
+        let exists = |dir: &Path| match self.fs.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            outcome => outcome.map(|_| true),
+        };
+        if exists(gone)? {
+            if !exists(dir)? {
+                return Ok(true);
+            }
             remove_dir(&*self.fs, gone)?;
         }
-        self.fs.rename(dir, gone)
+        match self.fs.rename(dir, gone) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            outcome => outcome.map(|()| true),
+        }
     }
 
     /// Syncs every segment that depends on the journal.
@@ -467,57 +447,6 @@ mod tests {
     fn ack(log: LogId) -> Ack {
         let end = Place::default();
         Ack { log, ticket: Some(Ticket(1)), end, is_synced: true, outcome: Ok(()), earlier: 0, removed: None }
-    }
-
-    #[test]
-    fn splits_new_logs_round_robin_without_delaying_others() {
-        let logs = 3 * DIR_CHANGES_MAX as u32;
-        let mut waiting = Group::default();
-        for log in (0..logs).map(LogId) {
-            waiting.add_segment(log, Path::new("dir"), 0, "new".into());
-            waiting.acknowledge(ack(log));
-        }
-        let other = LogId(logs);
-        let (mut seen, mut from) = (BTreeSet::new(), LogId(0));
-        for round in 1..=3 {
-            // The first log changes its directory in every round.
-            waiting.add_segment(LogId(0), Path::new("dir"), 0, "new".into());
-            waiting.acknowledge(ack(other));
-            let later = waiting.split_off(&mut from);
-            let group = std::mem::replace(&mut waiting, later);
-            assert!(group.acks.iter().any(|ack| ack.log == other), "round {round}");
-            assert_eq!(group.dirs.len(), DIR_CHANGES_MAX, "round {round}");
-            let acked: BTreeSet<LogId> = group.acks.iter().map(|ack| ack.log).collect();
-            assert!(group.dirs.keys().all(|log| seen.contains(log) || acked.contains(log)));
-            seen.extend(group.dirs.into_keys());
-        }
-        assert_eq!(seen.len(), logs as usize);
-    }
-
-    #[test]
-    fn removals_go_in_small_groups_and_after_the_directory_changes_of_their_log() {
-        let logs = 2 * DIR_CHANGES_MAX as u32;
-        let mut waiting = Group::default();
-        for log in (0..logs).map(LogId) {
-            waiting.add_segment(log, Path::new("dir"), 0, "new".into());
-        }
-        // A later group removes logs, whose directory changes are not done.
-        let mut later = Group::default();
-        for log in (0..2 * logs).map(LogId) {
-            later.remove(log, "name".into());
-        }
-        waiting.merge(later);
-        let (mut changed, mut removed, mut from) = (BTreeSet::new(), BTreeSet::new(), LogId(0));
-        while !waiting.is_empty() {
-            let later = waiting.split_off(&mut from);
-            let group = std::mem::replace(&mut waiting, later);
-            assert!(group.deferred.removals.len() <= REMOVALS_MAX && !group.is_empty());
-            changed.extend(group.dirs.into_keys());
-            let is_changed = |log: &LogId| log.0 >= logs || changed.contains(log);
-            assert!(group.deferred.removals.keys().all(is_changed), "removed before its directory changes");
-            removed.extend(group.deferred.removals.into_keys());
-        }
-        assert!(removed.into_iter().eq((0..2 * logs).map(LogId)));
     }
 
     #[test]

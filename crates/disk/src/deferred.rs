@@ -18,7 +18,7 @@ use crate::next_file::FileRequest;
 #[derive(Default)]
 pub(crate) struct Deferred {
     /// Checkpoint to write. It claims only data that is already durable.
-    pub(crate) checkpoint: Option<Vec<u8>>,
+    pub(crate) checkpoint: Option<CheckpointRequest>,
     /// Logs to remove, with their names.
     pub(crate) removals: BTreeMap<LogId, Arc<str>>,
     /// Indexes of segments that are durable.
@@ -31,6 +31,14 @@ pub(crate) struct Deferred {
     pub(crate) segments: BTreeMap<LogId, SegmentRemoval>,
     /// Files to sync that no segment depends on.
     pub(crate) syncs: Vec<FileSync>,
+}
+
+/// A checkpoint to write.
+#[derive(Default)]
+pub(crate) struct CheckpointRequest {
+    /// Each checkpoint of a store has a higher number than the one before.
+    pub(crate) number: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A file to sync that is not a segment yet.
@@ -114,8 +122,19 @@ impl Deferred {
     pub(crate) fn forget_log(&mut self, log: LogId) {
         self.indexes.retain(|index| index.key.0 != log);
         self.files.retain(|request| request.log != log);
-        self.reservations.retain(|(owner, _), _| *owner != log);
+        drop(self.take_reservations(log));
         self.segments.remove(&log);
+    }
+
+    /// Drops the reservation for a segment.
+    pub(crate) fn forget_reservation(&mut self, key: SegmentKey) {
+        self.reservations.remove(&key);
+    }
+
+    fn take_reservations(&mut self, log: LogId) -> BTreeMap<SegmentKey, Reservation> {
+        let of_log = self.reservations.range((log, 0)..=(log, u64::MAX));
+        let keys: Vec<SegmentKey> = of_log.map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.reservations.remove_entry(&key)).collect()
     }
 
     /// Merges the work of a later group into this one.
@@ -149,25 +168,47 @@ impl Deferred {
         }
     }
 
-    /// Splits off what goes beyond `slice` pieces of each kind.
-    pub(crate) fn split_off(&mut self, slice: usize) -> Self {
-        let mut later = Self {
-            indexes: self.indexes.split_off(slice.min(self.indexes.len())),
-            files: self.files.split_off(slice.min(self.files.len())),
-            syncs: self.syncs.split_off(slice.min(self.syncs.len())),
+    /// Takes up to `slice` pieces of each kind, and the checkpoint.
+    pub(crate) fn take_first(&mut self, slice: usize) -> Self {
+        let mut first = Self {
+            checkpoint: self.checkpoint.take(),
+            removals: std::mem::take(&mut self.removals),
+            indexes: self.indexes.drain(..slice.min(self.indexes.len())).collect(),
+            files: self.files.drain(..slice.min(self.files.len())).collect(),
+            syncs: self.syncs.drain(..slice.min(self.syncs.len())).collect(),
             ..Self::default()
         };
+        while first.reservations.len() < slice
+            && let Some((key, reservation)) = self.reservations.pop_first()
+        {
+            first.reservations.insert(key, reservation);
+        }
         let mut left = slice;
-        for (log, removal) in &mut self.segments {
+        while left > 0
+            && let Some((log, mut removal)) = self.segments.pop_first()
+        {
             let rest = removal.segments.split_off(left.min(removal.segments.len()));
             left -= removal.segments.len();
             if !rest.is_empty() {
                 let dir = removal.dir.clone();
-                later.segments.insert(*log, SegmentRemoval { dir, segments: rest });
+                self.segments.insert(log, SegmentRemoval { dir, segments: rest });
             }
+            first.segments.insert(log, removal);
         }
-        self.segments.retain(|_, removal| !removal.segments.is_empty());
-        later
+        first
+    }
+
+    /// Takes the pieces that concern this log, except its removal.
+    pub(crate) fn take_log(&mut self, log: LogId) -> Self {
+        let (of_log, others) = std::mem::take(&mut self.files).into_iter().partition(|file| file.log == log);
+        self.files = others;
+        Self {
+            indexes: self.indexes.extract_if(.., |index| index.key.0 == log).collect(),
+            files: of_log,
+            reservations: self.take_reservations(log),
+            segments: self.segments.remove_entry(&log).into_iter().collect(),
+            ..Self::default()
+        }
     }
 }
 
@@ -299,12 +340,13 @@ mod tests {
                 .flat_map(|(log, removal)| removal.segments.iter().map(|(base, _)| (log.0, *base)));
             all.collect()
         };
-        let mut later = work.split_off(2);
-        assert_eq!((bases(&work), bases(&later)), (vec![(1, 0), (1, 5)], vec![(1, 9), (2, 0), (2, 7)]));
+        let mut first = work.take_first(2);
+        assert_eq!((bases(&first), bases(&work)), (vec![(1, 0), (1, 5)], vec![(1, 9), (2, 0), (2, 7)]));
         let mut newest = Deferred::default();
         newest.remove_segment(LogId(1), Path::new("/"), 12, None);
-        later.merge(newest);
-        assert_eq!(bases(&later), [(1, 9), (1, 12), (2, 0), (2, 7)]);
-        assert!(later.split_off(4).is_empty());
+        work.merge(newest);
+        assert_eq!(bases(&work), [(1, 9), (1, 12), (2, 0), (2, 7)]);
+        first = work.take_first(4);
+        assert_eq!((bases(&first), work.is_empty()), (vec![(1, 9), (1, 12), (2, 0), (2, 7)], true));
     }
 }

@@ -1,7 +1,10 @@
 //! The queue between a shard and its committer: groups in one direction, reports in the other.
 //!
 //! With a committer thread, submitting merges into the next group under a mutex and never waits for the disk. The
-//! shard polls for reports with one atomic load. With the inline committer, submitting runs the group at once.
+//! thread moves it to its [`Backlog`]. The shard polls for reports with one atomic load. A shard that has to wait for
+//! what it submitted for a log waits for the running group and for one with nothing else that is slow
+//! ([`CommitQueue::wait_for`]), however long the backlog is. With the inline committer, submitting runs the group at
+//! once.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +13,7 @@ use std::thread::JoinHandle;
 
 use mainstem_log::LogId;
 
+use crate::backlog::Backlog;
 use crate::commit::{Group, Report, Syncer};
 use crate::settings::Committer;
 
@@ -27,13 +31,22 @@ struct Shared {
     syncer: Mutex<Syncer>,
     /// Signaled when work was submitted.
     work: Condvar,
-    /// Signaled when the committer has no more work.
+    /// Signaled when the committer has no more work, or has done what was urgent.
     idle: Condvar,
+}
+
+/// What is done before everything else.
+#[derive(Clone, Copy)]
+struct Urgent {
+    /// Everything that concerns this log.
+    log: Option<LogId>,
 }
 
 #[derive(Default)]
 struct State {
     next: Group,
+    /// What the shard waits for.
+    urgent: Option<Urgent>,
     report: Report,
     is_busy: bool,
     is_closed: bool,
@@ -111,6 +124,21 @@ impl CommitQueue {
         lock(&self.shared.syncer)
     }
 
+    /// Waits until everything submitted for this log, and every checkpoint, is done. Returns the locked syncer.
+    pub(crate) fn wait_for(&self, log: Option<LogId>) -> MutexGuard<'_, Syncer> {
+        if self.thread.is_some() {
+            let mut state = lock(&self.shared.state);
+            if state.is_busy || !state.next.is_empty() {
+                state.urgent = Some(Urgent { log });
+                self.shared.work.notify_one();
+                while state.urgent.is_some() {
+                    state = wait(&self.shared.idle, state);
+                }
+            }
+        }
+        lock(&self.shared.syncer)
+    }
+
     /// Reports logs that broke while the shard held the syncer.
     pub(crate) fn note_broken(&self, broken: Vec<LogId>) {
         self.shared.put(Report { broken, ..Report::default() });
@@ -133,19 +161,26 @@ impl Shared {
     /// Runs the committer thread: processes groups until the queue is closed and empty.
     fn run(&self, wake: &(dyn Fn() + Send + Sync)) {
         let mut state = lock(&self.state);
-        let mut from = LogId(0);
+        let mut backlog = Backlog::default();
         loop {
-            if state.next.is_empty() {
+            let urgent = state.urgent;
+            if urgent.is_none() && state.next.is_empty() && backlog.is_empty() {
+                state.is_busy = false;
+                self.idle.notify_all();
                 if state.is_closed {
                     return;
                 }
                 state = wait(&self.work, state);
                 continue;
             }
-            let mut group = std::mem::take(&mut state.next);
-            state.next = group.split_off(&mut from);
+            let submitted = std::mem::take(&mut state.next);
             state.is_busy = true;
             drop(state);
+            backlog.add(submitted);
+            let group = match urgent {
+                Some(Urgent { log }) => backlog.take_urgent(log),
+                None => backlog.next(),
+            };
 
             let mut syncer = lock(&self.syncer);
             let (acks, deferred) = syncer.run(group);
@@ -154,8 +189,8 @@ impl Shared {
             drop(syncer);
 
             state = lock(&self.state);
-            state.is_busy = false;
-            if state.next.is_empty() {
+            if urgent.is_some() {
+                state.urgent = None;
                 self.idle.notify_all();
             }
         }

@@ -54,7 +54,7 @@ impl Roller {
             let files = std::mem::take(&mut disk.group.deferred.files);
             let deferred = Deferred { files, ..Deferred::default() };
             disk.queue.submit(Group { deferred, ..Group::default() });
-            drop(disk.queue.wait_idle());
+            drop(disk.queue.wait_for(Some(dir.id())));
         }
         self.next.take().unwrap_or_else(|| Err(io::Error::other("no file was created")))
     }

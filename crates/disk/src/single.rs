@@ -330,8 +330,8 @@ impl Log {
     fn roll_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let has_rolled = place.base < self.positions.head().base;
         // What was submitted names segments, and changes the length of the one that is to be written again.
-        drop(disk.queue.wait_idle());
-        disk.group.deferred.reservations.remove(&self.dir.key(place.base));
+        drop(disk.queue.wait_for(Some(self.dir.id())));
+        disk.group.deferred.forget_reservation(self.dir.key(place.base));
         if has_rolled {
             self.roller.mark_named(u64::MAX);
         }

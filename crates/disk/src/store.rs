@@ -4,7 +4,7 @@
 //! become completions. A checkpoint records the durable end of every log, so that recovery reads only what follows.
 //! It must never claim more than is on disk: operations that shorten a log or reuse a name rewrite it first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use mainstem_log::{
 
 use crate::checkpoint::{self, Checkpoint, Known, Loaded};
 use crate::commit::{DirSync, Group, Syncer, remove_dir};
+use crate::deferred::CheckpointRequest;
 use crate::disk::{Disk, Failure, store_error};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
@@ -36,8 +37,9 @@ mod maintenance;
 mod schedule;
 mod tail_cache;
 
-/// Number of removed logs in the last checkpoint above which creating a log rewrites the checkpoint.
+/// Number of logs removed since the last checkpoint, and share of all logs, from which on another one is written.
 const REMOVED_MAX: usize = 1000;
+const REMOVED_SHARE: usize = 4;
 
 /// A store whose logs are files below one directory, which no other store may use at the same time.
 ///
@@ -57,8 +59,11 @@ pub struct SegmentStore {
     was_closed: bool,
     /// Whether the last checkpoint claims more of a log than exists. New data must not follow before it is rewritten.
     is_checkpoint_stale: bool,
-    /// Removed logs that the last checkpoint may contain. A new log of the same name must not inherit their entry.
-    gone: BTreeSet<String>,
+    /// Removed logs that the checkpoint on disk may contain, and the number of checkpoints at their removal. A new log
+    /// of the same name must not inherit their entry.
+    gone: BTreeMap<String, u64>,
+    /// Removed logs of which files may be left.
+    removing: BTreeMap<Arc<str>, LogId>,
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
     tickets: u64,
@@ -66,6 +71,10 @@ pub struct SegmentStore {
     /// Bytes committed since the last checkpoint.
     since_checkpoint: u64,
     checkpoint_bytes: u64,
+    /// Number of logs removed since the last checkpoint.
+    removed_since_checkpoint: usize,
+    /// Number of checkpoints that the committer was given.
+    checkpoints: u64,
     cached: TailCache,
     schedule: Schedule,
 }
@@ -119,7 +128,8 @@ impl SegmentStore {
             // Nothing can have removed these since.
             names.extend(known.keys().map(|name| (name.clone(), LogEntry::Closed)));
         }
-        let gone = known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| name).collect();
+        let gone =
+            known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| (name, 0)).collect();
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
         let queue = Arc::new(CommitQueue::start(syncer, committer)?);
@@ -139,11 +149,14 @@ impl SegmentStore {
             was_closed,
             is_checkpoint_stale: false,
             gone,
+            removing: BTreeMap::new(),
             dirty: Vec::new(),
             tickets: 0,
             completed: Vec::new(),
             since_checkpoint: 0,
             checkpoint_bytes,
+            removed_since_checkpoint: 0,
+            checkpoints: 0,
             cached: TailCache::default(),
             schedule: Schedule::default(),
         })
@@ -193,6 +206,13 @@ impl SegmentStore {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
             }
         }
+        for name in report.removed {
+            self.removing.remove(&name);
+        }
+        if let Some(number) = report.checkpoint {
+            // It does not contain what was removed before it.
+            self.gone.retain(|_, checkpoints| *checkpoints >= number);
+        }
         for log in report.stalled {
             if let Some(log) = &mut self.logs[log.0 as usize] {
                 log.start.stall();
@@ -205,8 +225,16 @@ impl SegmentStore {
         }
     }
 
+    /// Submits the current group and waits until the committer has done what concerns this log.
+    fn settle(&mut self, log: LogId) {
+        let group = std::mem::take(&mut self.disk.group);
+        self.queue.submit(group);
+        drop(self.queue.wait_for(Some(log)));
+        self.process_reports();
+    }
+
     /// Submits the current group and waits until the committer is idle.
-    fn settle(&mut self) {
+    fn settle_all(&mut self) {
         let group = std::mem::take(&mut self.disk.group);
         self.queue.submit(group);
         drop(self.queue.wait_idle());
@@ -261,18 +289,7 @@ impl SegmentStore {
         let dir = self.dir.join(name::log_dir(name));
         let is_new = !self.names.contains_key(name);
         if is_new {
-            self.is_checkpoint_stale |= self.gone.len() >= REMOVED_MAX || self.gone.contains(name);
-            self.refresh_checkpoint()?;
-            // A removed log of the same name may still be on disk. Its removal must be durable before the new log
-            // starts, or a power failure brings the old files back. Until then the directory has the `.gone` name.
-            let gone = self.dir.join(name::gone_dir(name));
-            let is_left = |fs: &dyn Fs| [&dir, &gone].iter().any(|dir| has_files(fs, dir));
-            if is_left(&*self.disk.fs) {
-                self.settle();
-                if is_left(&*self.disk.fs) {
-                    self.queue.wait_idle().discard(&[name])?;
-                }
-            }
+            self.finish_removal(name)?;
             self.disk.fs.create_dir(&dir)?;
         }
         let before = Prior { is_new, known: self.known.get(name).copied(), was_closed: self.was_closed };
@@ -295,22 +312,52 @@ impl SegmentStore {
         Ok(id)
     }
 
+    /// Makes sure that nothing is left of a removed log of this name: neither an entry in the checkpoint nor files. Its
+    /// removal must be durable before a new log starts, or a power failure brings the old files back.
+    fn finish_removal(&mut self, name: &str) -> io::Result<()> {
+        self.is_checkpoint_stale |= self.gone.contains_key(name);
+        self.refresh_checkpoint()?;
+        let Some(removed) = self.removing.get(name).copied() else { return Ok(()) };
+        self.settle(removed);
+        if self.removing.contains_key(name) {
+            // An earlier attempt failed.
+            self.queue.wait_for(Some(removed)).discard(&[name])?;
+            self.removing.remove(name);
+        }
+        Ok(())
+    }
+
     /// Rewrites the checkpoint if the last one claims more than exists.
     fn refresh_checkpoint(&mut self) -> io::Result<()> {
         if self.is_checkpoint_stale {
-            let committer_idle = self.queue.wait_idle();
+            let committer = self.queue.wait_for(None);
             checkpoint::store(&*self.disk.fs, &self.dir, &self.checkpoint())?;
-            drop(committer_idle);
+            drop(committer);
             self.is_checkpoint_stale = false;
             self.gone.clear();
+            self.removed_since_checkpoint = 0;
         }
         Ok(())
+    }
+
+    /// Lets the committer write a checkpoint, if enough has changed since the last one.
+    fn request_checkpoint_if_due(&mut self) {
+        let removed_max = REMOVED_MAX.max(self.names.len() / REMOVED_SHARE);
+        if self.since_checkpoint < self.checkpoint_bytes && self.removed_since_checkpoint < removed_max {
+            return;
+        }
+        let bytes = self.checkpoint();
+        self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
+        self.since_checkpoint = 0;
+        self.removed_since_checkpoint = 0;
+        self.checkpoints += 1;
+        self.disk.group.deferred.checkpoint = Some(CheckpointRequest { number: self.checkpoints, bytes });
     }
 
     /// Syncs everything and marks the store as cleanly closed.
     fn close(&mut self) -> Result<(), Error> {
         self.commit();
-        self.settle();
+        self.settle_all();
         self.queue.wait_idle().settle()?;
         let mut is_clean = true;
         for log in self.logs.iter_mut().flatten() {
@@ -486,7 +533,9 @@ impl LogAdmin for SegmentStore {
         let name = gone.dir.name();
         self.names.remove(&**name);
         self.known.remove(&**name);
-        self.gone.insert(name.to_string());
+        self.gone.insert(name.to_string(), self.checkpoints);
+        self.removing.insert(name.clone(), log);
+        self.removed_since_checkpoint += 1;
         self.disk.files.close_log(log);
         self.disk.group.remove(log, name.clone());
         Ok(())
@@ -501,7 +550,7 @@ impl LogAdmin for SegmentStore {
         if offset > self.log(log).positions.committed().offset {
             // Otherwise these offsets could be reused after a crash.
             self.commit();
-            self.settle();
+            self.settle(log);
         }
         self.schedule.set(log, Due::Now);
         let Self { logs, disk, .. } = self;
@@ -524,7 +573,7 @@ impl LogAdmin for SegmentStore {
         if place == to.positions.head() {
             return Ok(());
         }
-        self.settle();
+        self.settle(log);
         let to = open_log(&mut self.logs, log);
         if to.state == State::Broken {
             return Err(Error::Broken);
@@ -535,7 +584,7 @@ impl LogAdmin for SegmentStore {
         self.refresh_checkpoint().map_err(|error| store_error(&error))?;
         self.schedule.set(log, Due::Now);
         let Self { logs, disk, queue, .. } = self;
-        let mut syncer = queue.wait_idle();
+        let mut syncer = queue.wait_for(Some(log));
         let to = open_log(logs, log);
         let outcome = to.truncate_suffix(disk, &mut syncer.journal, place);
         outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))
@@ -574,12 +623,7 @@ impl Store for SegmentStore {
         }
         self.dirty = dirty;
         self.trim_cache();
-        if self.since_checkpoint >= self.checkpoint_bytes {
-            let bytes = self.checkpoint();
-            self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
-            self.since_checkpoint = 0;
-            self.disk.group.deferred.checkpoint = Some(bytes);
-        }
+        self.request_checkpoint_if_due();
         if !self.disk.group.is_empty() {
             let group = std::mem::take(&mut self.disk.group);
             self.queue.submit(group);

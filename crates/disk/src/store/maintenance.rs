@@ -121,17 +121,17 @@ impl SegmentStore {
         match progress {
             Progress::More | Progress::Done | Progress::Syncing => {}
             Progress::Checkpoint => {
-                self.settle();
+                self.settle(log);
                 let bytes = self.checkpoint();
-                let syncer = self.queue.wait_idle();
+                let syncer = self.queue.wait_for(Some(log));
                 checkpoint::store(&*self.disk.fs, &self.dir, &bytes).map_err(explain)?;
                 drop(syncer);
             }
             Progress::Replace => {
-                self.settle();
+                self.settle(log);
                 let Self { logs, disk, queue, cached, .. } = self;
                 let to = open_log(logs, log);
-                let mut syncer = queue.wait_idle();
+                let mut syncer = queue.wait_for(Some(log));
                 let outcome = to.compactor().replace_group(disk, &mut syncer.journal);
                 outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
                 to.tail.forget_written();

@@ -8,14 +8,16 @@
 //! [`SegmentReader`], [`Compactor`].
 
 use std::io;
+use std::path::PathBuf;
 
-use mainstem_log::{BatchHeader, Durability, Error, Options, State, Ticket, ValidBatch};
+use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, ValidBatch};
 
 use crate::cleaning::Cleaning;
 use crate::commit::Ack;
 use crate::compact::Compactor;
 use crate::deferred::SealedIndex;
 use crate::disk::{Disk, Failure};
+use crate::fs::Mode;
 use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::log_start::LogStart;
@@ -75,6 +77,26 @@ impl Log {
             unreadable: None,
             is_new,
         }
+    }
+
+    /// Creates a log of which nothing exists, with two calls of the file system: the committer makes it durable. `None`
+    /// if a failed attempt has left something.
+    pub(crate) fn create(
+        disk: &mut Disk,
+        id: LogId,
+        name: &str,
+        dir: PathBuf,
+        options: &Options,
+    ) -> io::Result<Option<Self>> {
+        let dir = LogDir::new(id, name, dir);
+        disk.fs.create_dir(dir.path())?;
+        let file = match disk.fs.open(&dir.segment(0), Mode::New) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            outcome => outcome?,
+        };
+        disk.files.hold(dir.key(0), file);
+        let first = Segment::new(0, 0, Some(Box::new(Index::new(0))));
+        Ok(Some(Self::new(dir, options, Segments::new([first].into()), Place::beginning(0), true)))
     }
 
     /// Whether the directory entry of its first segment may not be durable yet.

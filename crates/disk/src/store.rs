@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainstem_log::{
@@ -15,9 +15,8 @@ use mainstem_log::{
     State, Status, Store, Ticket, TimestampOffset, ValidBatch,
 };
 
-use crate::checkpoint::{self, Checkpoint, Known, Loaded};
+use crate::checkpoint::{self, Checkpoint, Loaded};
 use crate::commit::{DirSync, Group, Syncer, remove_dir};
-use crate::deferred::CheckpointRequest;
 use crate::disk::{Disk, Failure, store_error};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
@@ -30,16 +29,14 @@ use crate::recover::Prior;
 use crate::redo::redo;
 use crate::settings::{Committer, Settings};
 use crate::single::Log;
+use checkpoints::replace_checkpoint;
 use schedule::{Due, Schedule};
 use tail_cache::TailCache;
 
+mod checkpoints;
 mod maintenance;
 mod schedule;
 mod tail_cache;
-
-/// Number of logs removed since the last checkpoint, and share of all logs, from which on another one is written.
-const REMOVED_MAX: usize = 1000;
-const REMOVED_SHARE: usize = 4;
 
 /// A store whose logs are files below one directory, which no other store may use at the same time.
 ///
@@ -206,13 +203,7 @@ impl SegmentStore {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
             }
         }
-        for name in report.removed {
-            self.removing.remove(&name);
-        }
-        if let Some(number) = report.checkpoint {
-            // It does not contain what was removed before it.
-            self.gone.retain(|_, checkpoints| *checkpoints >= number);
-        }
+        self.on_removed(&report.removed, report.checkpoint);
         for log in report.stalled {
             if let Some(log) = &mut self.logs[log.0 as usize] {
                 log.start.stall();
@@ -252,29 +243,6 @@ impl SegmentStore {
         }
     }
 
-    /// Encodes a checkpoint of all logs.
-    fn checkpoint(&self) -> Vec<u8> {
-        let known = |(name, place): (&String, &LogEntry)| match place {
-            LogEntry::Open(log) => {
-                let log = self.log(*log);
-                if log.is_new() {
-                    // An entry claims that the log has a segment on disk.
-                    return None;
-                }
-                // Appends that were not submitted may still be rolled back.
-                let synced = log.positions.synced().min(log.positions.submitted());
-                Some(Known {
-                    start: log.start.offset().min(synced.offset),
-                    cleaned: log.cleaning.cleaned().min(synced.offset),
-                    sparse: log.cleaning.sparse().min(synced.offset),
-                    committed: synced,
-                })
-            }
-            LogEntry::Closed => self.known.get(name).copied(),
-        };
-        checkpoint::encode(self.names.iter().filter_map(|entry| Some((entry.0.as_str(), known(entry)?))))
-    }
-
     /// Evicts the tails of the least recently written logs beyond the memory bound.
     fn trim_cache(&mut self) {
         while let Some(log) = self.cached.evict(self.disk.settings.cache_bytes) {
@@ -288,13 +256,18 @@ impl SegmentStore {
     fn create_log(&mut self, name: &str, options: &Options) -> io::Result<LogId> {
         let dir = self.dir.join(name::log_dir(name));
         let is_new = !self.names.contains_key(name);
-        if is_new {
-            self.finish_removal(name)?;
-            self.disk.fs.create_dir(&dir)?;
-        }
         let before = Prior { is_new, known: self.known.get(name).copied(), was_closed: self.was_closed };
         let id = LogId(self.logs.len() as u32);
-        let log = Log::open(&mut self.disk, id, name, dir, options, &before)?;
+        let created = if is_new {
+            self.finish_removal(name)?;
+            Log::create(&mut self.disk, id, name, dir.clone(), options)?
+        } else {
+            None
+        };
+        let log = match created {
+            Some(log) => log,
+            None => Log::open(&mut self.disk, id, name, dir, options, &before)?,
+        };
         self.is_checkpoint_stale |=
             before.known.is_some_and(|known| log.positions.synced() < known.committed);
         if is_new {
@@ -310,48 +283,6 @@ impl SegmentStore {
         self.names.insert(name.to_owned(), LogEntry::Open(id));
         self.refresh_checkpoint()?;
         Ok(id)
-    }
-
-    /// Makes sure that nothing is left of a removed log of this name: neither an entry in the checkpoint nor files. Its
-    /// removal must be durable before a new log starts, or a power failure brings the old files back.
-    fn finish_removal(&mut self, name: &str) -> io::Result<()> {
-        self.is_checkpoint_stale |= self.gone.contains_key(name);
-        self.refresh_checkpoint()?;
-        let Some(removed) = self.removing.get(name).copied() else { return Ok(()) };
-        self.settle(removed);
-        if self.removing.contains_key(name) {
-            // An earlier attempt failed.
-            self.queue.wait_for(Some(removed)).discard(&[name])?;
-            self.removing.remove(name);
-        }
-        Ok(())
-    }
-
-    /// Rewrites the checkpoint if the last one claims more than exists.
-    fn refresh_checkpoint(&mut self) -> io::Result<()> {
-        if self.is_checkpoint_stale {
-            let committer = self.queue.wait_for(None);
-            checkpoint::store(&*self.disk.fs, &self.dir, &self.checkpoint())?;
-            drop(committer);
-            self.is_checkpoint_stale = false;
-            self.gone.clear();
-            self.removed_since_checkpoint = 0;
-        }
-        Ok(())
-    }
-
-    /// Lets the committer write a checkpoint, if enough has changed since the last one.
-    fn request_checkpoint_if_due(&mut self) {
-        let removed_max = REMOVED_MAX.max(self.names.len() / REMOVED_SHARE);
-        if self.since_checkpoint < self.checkpoint_bytes && self.removed_since_checkpoint < removed_max {
-            return;
-        }
-        let bytes = self.checkpoint();
-        self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
-        self.since_checkpoint = 0;
-        self.removed_since_checkpoint = 0;
-        self.checkpoints += 1;
-        self.disk.group.deferred.checkpoint = Some(CheckpointRequest { number: self.checkpoints, bytes });
     }
 
     /// Syncs everything and marks the store as cleanly closed.
@@ -395,35 +326,6 @@ fn fail_log(log: &mut Log, queue: &CommitQueue, syncer: &mut Syncer, failure: Fa
     queue.note_broken(syncer.newly_broken());
     log.fail();
     Error::Broken
-}
-
-fn has_files(fs: &dyn Fs, dir: &Path) -> bool {
-    fs.list(dir).is_ok_and(|files| !files.is_empty())
-}
-
-/// Replaces a checkpoint that does not exist or is damaged. If there are logs, it was lost, and recovery then reads
-/// them completely.
-fn replace_checkpoint<'a>(
-    fs: &dyn Fs,
-    dir: &Path,
-    lost: &Loaded,
-    names: impl Iterator<Item = &'a String>,
-) -> io::Result<Checkpoint> {
-    let has_segments = |name: &&String| has_files(fs, &dir.join(name::log_dir(name)));
-    let known: Checkpoint = names.filter(has_segments).map(|name| (name.clone(), Known::LOST)).collect();
-    if matches!(lost, Loaded::Damaged) {
-        checkpoint::set_aside(fs, dir)?;
-    }
-    if !known.is_empty() {
-        log::error!(
-            "store {}: the checkpoint is missing or damaged; recovery reads every log completely, and removed records \
-             may reappear at the beginning of logs",
-            dir.display()
-        );
-    }
-    let entries = known.iter().map(|(name, known)| (name.as_str(), *known));
-    checkpoint::store(fs, dir, &checkpoint::encode(entries))?;
-    Ok(known)
 }
 
 impl LogReader for SegmentStore {

@@ -408,17 +408,18 @@ impl Compactor<'_> {
         };
         let Some(output) = output.take() else { return Ok(()) };
         forget_journal(self.dir, self.segments, disk, journal)?;
-        self.swap_in(disk, *output).map_err(Failure::Broken)
+        let base = output.bases[0];
+        let (_, end) = self.closed_segment(output.bases[output.bases.len() - 1]).map_err(Failure::Broken)?;
+        let swap = self.dir.path().join(name::swap(base, end));
+        // A rename that fails, for lack of space in the directory, changes nothing.
+        disk.fs.rename(&self.dir.path().join(name::cleaned(base)), &swap)?;
+        self.swap_in(disk, *output, end, &swap).map_err(Failure::Broken)
     }
 
-    /// Puts a synced output segment in the place of its group.
-    fn swap_in(&mut self, disk: &mut Disk, output: Output) -> io::Result<()> {
+    /// Puts a synced output segment, which ends before offset `end` and is at `swap`, in the place of its group.
+    fn swap_in(&mut self, disk: &mut Disk, output: Output, end: u64, swap: &Path) -> io::Result<()> {
         let Output { bases, file, bytes, mut index, .. } = output;
         let base = bases[0];
-        let (_, end) = self.closed_segment(bases[bases.len() - 1])?;
-        let cleaned = self.dir.path().join(name::cleaned(base));
-        let swap = self.dir.path().join(name::swap(base, end));
-        disk.fs.rename(&cleaned, &swap)?;
         disk.fs.sync_dir(self.dir.path())?;
         forget_unsealed(self.dir, self.segments, disk, |base| bases.contains(&base));
         for gone in &bases {
@@ -426,7 +427,7 @@ impl Compactor<'_> {
         }
         // The old segments must be gone durably before the `.swap` name, which lists them, disappears.
         disk.fs.sync_dir(self.dir.path())?;
-        disk.fs.rename(&swap, &self.dir.segment(base))?;
+        disk.fs.rename(swap, &self.dir.segment(base))?;
         disk.fs.sync_dir(self.dir.path())?;
         let at = self.segments.containing(base);
         index.extend_to(Place { base, position: bytes, offset: end });

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::contract::batch;
 use mainstem_log::{
-    BatchBuilder, Cleanup, Completion, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, Store,
-    batches,
+    BatchBuilder, Cleanup, Completion, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, State,
+    Store, batches,
 };
 
 /// Longest wait for a completion.
@@ -91,12 +91,30 @@ struct Watch {
     thread: ThreadId,
     is_on: AtomicBool,
     calls: Mutex<Vec<String>>,
+    /// Whether other threads have to wait before they remove a directory.
+    is_held: Mutex<bool>,
+    released: Condvar,
+    /// How many files get the name of a replacement before there is space for it.
+    refused_swaps: Mutex<u32>,
 }
 
 impl Watch {
     fn note(&self, call: &str, path: &Path) {
         if self.is_on.load(Ordering::Relaxed) && std::thread::current().id() == self.thread {
             self.calls.lock().unwrap().push(format!("{call} {}", path.display()));
+        }
+    }
+
+    fn hold_removals(&self, is_held: bool) {
+        *self.is_held.lock().unwrap() = is_held;
+        self.released.notify_all();
+    }
+
+    /// Waits while removals are held. Gives up in the end, so that a test fails instead of hanging.
+    fn wait_for_release(&self) {
+        if std::thread::current().id() != self.thread {
+            let is_held = self.is_held.lock().unwrap();
+            drop(self.released.wait_timeout_while(is_held, TIMEOUT, |is_held| *is_held).unwrap());
         }
     }
 }
@@ -137,11 +155,18 @@ impl Fs for WatchedFs {
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         self.watch.note("remove_dir", dir);
+        self.watch.wait_for_release();
         self.fs.remove_dir(dir)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.watch.note("rename", from);
+        let is_swap = to.extension().is_some_and(|extension| extension == "swap");
+        let mut refused = self.watch.refused_swaps.lock().unwrap();
+        if is_swap && *refused > 0 {
+            *refused -= 1;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.fs.rename(from, to)
     }
 
@@ -187,7 +212,14 @@ impl File for WatchedFile {
 /// Opens a store with a committer thread, whose calls by this thread can be watched.
 fn open_watched(fs: &FaultFs) -> (SegmentStore, Arc<Watch>) {
     let thread = std::thread::current().id();
-    let watch = Arc::new(Watch { thread, is_on: AtomicBool::new(false), calls: Mutex::default() });
+    let watch = Arc::new(Watch {
+        thread,
+        is_on: AtomicBool::new(false),
+        calls: Mutex::default(),
+        is_held: Mutex::default(),
+        released: Condvar::new(),
+        refused_swaps: Mutex::default(),
+    });
     let watched = WatchedFs { fs: fs.clone(), watch: Arc::clone(&watch) };
     let committer = Committer::Thread { wake: Arc::new(|| {}) };
     let settings = Settings { checkpoint_bytes: 20_000, ..Settings::default() };
@@ -255,26 +287,70 @@ fn the_owner_of_a_store_makes_no_slow_call() {
     }
 }
 
-/// Replacing segments by compacted ones still renames and removes files here, but syncs no content.
+/// Thousands of logs were removed, and the committer is busy with that.
 #[test]
-fn the_committer_syncs_compacted_segments() {
-    let fs = FaultFs::new(3);
+fn creating_a_log_does_not_wait_for_removals() {
+    let fs = FaultFs::new(11);
     let (mut store, watch) = open_watched(&fs);
-    let options = Options {
+    let options = Options::default();
+    let other = store.open("other", &options).unwrap();
+    append_to_all(&mut store, &[other], 1);
+    let gone: Vec<LogId> =
+        (0..2500).map(|number| store.open(&format!("gone-{number}"), &options).unwrap()).collect();
+    append_to_all(&mut store, &gone, 1);
+    watch.hold_removals(true);
+    for log in gone {
+        store.remove(log).unwrap();
+    }
+    store.commit();
+
+    watch.is_on.store(true, Ordering::Relaxed);
+    let since = Instant::now();
+    let created = store.open("new", &options).unwrap();
+    store.append(created, &batch(1, 1, 100, 1)).unwrap();
+    store.commit();
+    let took = since.elapsed();
+    watch.is_on.store(false, Ordering::Relaxed);
+    watch.hold_removals(false);
+    assert!(took < TIMEOUT / 2, "{took:?}");
+    let calls = std::mem::take(&mut *watch.calls.lock().unwrap());
+    assert_eq!(calls, ["create_dir /new.log", "open /new.log/00000000000000000000.segment"]);
+    commit(&mut store, 1);
+
+    // What is left is as it should be, also after a loss of power.
+    drop(store);
+    let mut store = open(&fs.survivor(11));
+    let mut names = store.names();
+    names.sort();
+    assert_eq!(names, ["new", "other"]);
+    for name in names {
+        let log = store.open(&name, &options).unwrap();
+        assert_eq!(store.status(log).end, 1, "{name}");
+    }
+}
+
+fn compacting() -> Options {
+    Options {
         cleanup: Cleanup::Compact,
         segment_bytes: 2_000,
         min_cleanable_dirty_ratio: 0.1,
         ..Options::default()
-    };
-    let log = store.open("keys", &options).unwrap();
-    watch.is_on.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Appends a hundred records with seven keys.
+fn append_keys(store: &mut SegmentStore, log: LogId) {
     for salt in 0_u8..100 {
         let mut builder = BatchBuilder::default();
         builder.push(i64::from(salt), Some(&[salt % 7]), Some(&[salt; 200]));
         store.append(log, builder.finish()).unwrap();
-        commit(&mut store, 1);
+        commit(store, 1);
     }
-    let (since, mut unix_ms) = (Instant::now(), 1_000);
+}
+
+/// Runs maintenance until most of these records are gone.
+fn compact(store: &mut SegmentStore, log: LogId, mut unix_ms: u64) {
+    let since = Instant::now();
     while store.status(log).bytes > 8_000 {
         assert!(since.elapsed() < TIMEOUT, "{:?}", store.status(log));
         unix_ms += 1;
@@ -282,6 +358,32 @@ fn the_committer_syncs_compacted_segments() {
         store.commit();
         std::thread::yield_now();
     }
+}
+
+/// The newest record of each key is there.
+fn assert_newest(store: &mut SegmentStore, log: LogId) {
+    let (status, mut read) = (store.status(log), Vec::new());
+    store.read(log, status.start..status.end, usize::MAX, &mut read).unwrap();
+    let mut newest = BTreeMap::new();
+    for batch in batches(&read) {
+        for record in batch.records().map(Result::unwrap) {
+            newest.insert(record.key.unwrap()[0], (record.offset, record.value.unwrap()[0]));
+        }
+    }
+    let expected = (93_u8..100).map(|salt| (salt % 7, (u64::from(salt), salt))).collect();
+    assert_eq!(newest, expected);
+}
+
+/// Replacing segments by compacted ones still renames and removes files here, but syncs no content.
+#[test]
+fn the_committer_syncs_compacted_segments() {
+    let fs = FaultFs::new(3);
+    let (mut store, watch) = open_watched(&fs);
+    let options = compacting();
+    let log = store.open("keys", &options).unwrap();
+    watch.is_on.store(true, Ordering::Relaxed);
+    append_keys(&mut store, log);
+    compact(&mut store, log, 1_000);
     watch.is_on.store(false, Ordering::Relaxed);
     let is_slow = |call: &&String| {
         call.contains(".log/")
@@ -293,14 +395,28 @@ fn the_committer_syncs_compacted_segments() {
     drop(store);
     let mut store = open(&fs.survivor(3));
     let log = store.open("keys", &options).unwrap();
-    let (status, mut read) = (store.status(log), Vec::new());
-    store.read(log, status.start..status.end, usize::MAX, &mut read).unwrap();
-    let mut newest = BTreeMap::new();
-    for batch in batches(&read) {
-        for record in batch.records().map(Result::unwrap) {
-            newest.insert(record.key.unwrap()[0], (record.offset, record.value.unwrap()[0]));
-        }
+    assert_newest(&mut store, log);
+}
+
+/// A replacement whose name does not fit into the directory is tried again when there may be space.
+#[test]
+fn compaction_survives_a_full_directory() {
+    let fs = FaultFs::new(4);
+    let (mut store, watch) = open_watched(&fs);
+    let options = compacting();
+    let log = store.open("keys", &options).unwrap();
+    append_keys(&mut store, log);
+    *watch.refused_swaps.lock().unwrap() = 1;
+    let (since, mut unix_ms) = (Instant::now(), 1_000);
+    while *watch.refused_swaps.lock().unwrap() > 0 {
+        assert!(since.elapsed() < TIMEOUT, "{:?}", store.status(log));
+        unix_ms += 1;
+        store.maintain(unix_ms);
+        store.commit();
+        std::thread::yield_now();
     }
-    let expected = (93_u8..100).map(|salt| (salt % 7, (u64::from(salt), salt))).collect();
-    assert_eq!(newest, expected);
+    assert_eq!(store.status(log).state, State::Ready);
+    assert_newest(&mut store, log);
+    compact(&mut store, log, unix_ms + 60_000);
+    assert_newest(&mut store, log);
 }

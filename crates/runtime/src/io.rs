@@ -180,6 +180,11 @@ impl<M> Io<'_, M> {
         self.links.get(conn)?.peer()
     }
 
+    /// The certificate that the peer of a connection has presented, in DER, once its transport has verified it.
+    pub fn peer_certificate(&self, conn: ConnId) -> Option<&[u8]> {
+        self.links.get(conn)?.peer_certificate()
+    }
+
     /// What a proxy has said about the client of a connection; `None` without a proxy.
     pub fn proxied_client(&self, conn: ConnId) -> Option<&ProxiedClient> {
         self.links.get(conn)?.proxied_client()

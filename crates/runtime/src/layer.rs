@@ -47,6 +47,11 @@ pub trait TransportLayer: Send {
         false
     }
 
+    /// The certificate of the peer in DER, if it has presented one and the layer has verified it.
+    fn peer_certificate(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// Work done by [`receive`](Self::receive) since the last call, in the units of [`Io::charge`](crate::Io::charge).
     fn take_charge(&mut self) -> u32 {
         0

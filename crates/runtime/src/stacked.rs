@@ -77,6 +77,10 @@ impl TransportLayer for StackedLayer {
         self.lower.is_handshaking() || self.upper.is_handshaking()
     }
 
+    fn peer_certificate(&self) -> Option<&[u8]> {
+        self.upper.peer_certificate().or_else(|| self.lower.peer_certificate())
+    }
+
     fn take_charge(&mut self) -> u32 {
         self.lower.take_charge() + self.upper.take_charge()
     }

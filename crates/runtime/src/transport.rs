@@ -128,6 +128,14 @@ impl Transport {
         }
     }
 
+    /// The certificate that its layer has verified, in DER.
+    pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain => None,
+            Self::Layered(layered) => layered.layer.peer_certificate(),
+        }
+    }
+
     /// Returns what its layer has to be charged since the last call, units.
     pub(crate) fn take_charge(&mut self) -> u32 {
         match self {

@@ -78,6 +78,11 @@ impl TransportLayer for TlsLayer {
         self.connection.as_ref().is_some_and(|connection| connection.is_handshaking())
     }
 
+    fn peer_certificate(&self) -> Option<&[u8]> {
+        let connection = self.connection.as_ref().filter(|connection| !connection.is_handshaking())?;
+        connection.peer_certificates()?.first().map(AsRef::as_ref)
+    }
+
     fn take_charge(&mut self) -> u32 {
         std::mem::take(&mut self.charge)
     }

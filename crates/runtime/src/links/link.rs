@@ -134,6 +134,11 @@ impl Link {
         self.permit.as_ref()?.client()
     }
 
+    /// The certificate of the peer, in DER, which the transport has verified.
+    pub(crate) fn peer_certificate(&self) -> Option<&[u8]> {
+        self.transport.peer_certificate()
+    }
+
     pub(super) fn set_permit(&mut self, permit: Option<Permit>) {
         self.permit = permit;
     }

@@ -14,7 +14,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstem_security::{
-    Action, Denial, Grants, LogIn, LogInResult, Origin, Principal, ResourceKind, SecurityHost,
+    Action, CertificateOutcome, Certified, Denial, Grants, Identity, LogIn, LogInResult, Origin,
+    PeerCertificate, Presented, Principal, ResourceKind, SecurityHost,
 };
 use tokio::sync::oneshot;
 
@@ -45,6 +46,8 @@ pub(crate) struct Peer {
     pub(crate) address: Option<IpAddr>,
     /// Name of the listener.
     pub(crate) listener: Arc<str>,
+    /// Certificate of the client, which TLS has verified, in DER.
+    pub(crate) certificate: Option<Arc<[u8]>>,
 }
 
 /// Who sends a request, in its extensions.
@@ -76,25 +79,26 @@ pub(crate) async fn authorize(
 
 async fn check(app: &App, access: Access, mut request: Request) -> Result<Request, Problem> {
     let peer = request.extensions().get::<Peer>().cloned();
-    let (address, listener) = peer.map_or((None, None), |peer| (peer.address, Some(peer.listener)));
+    let address = peer.as_ref().and_then(|peer| peer.address);
     let security = app.broker().security().filter(|_| !matches!(access, Access::Open));
     let Some(security) = security else {
         request.extensions_mut().insert(Caller { principal: Principal::Anonymous, address });
         return Ok(request);
     };
     let state = security.published().state();
-    let principal = if state.has_users() {
-        log_in(&security, request.headers(), address).await?
+    let identity = if state.has_log_ins() {
+        log_in(&security, request.headers(), peer.as_ref()).await?
     } else if matches!(access, Access::Security) {
         if !address.is_some_and(is_local) {
             return Err(Problem::first_user());
         }
-        Principal::Anonymous
+        Identity::default()
     } else if state.allows_anonymous() {
-        Principal::Anonymous
+        Identity::default()
     } else {
         return Err(Problem::log_in());
     };
+    let Identity { principal, proof } = identity;
     let (action, kind, name) = match access {
         Access::Open | Access::LoggedIn => {
             request.extensions_mut().insert(Caller { principal, address });
@@ -110,7 +114,9 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
             (action, ResourceKind::Queue, params.remove("name").unwrap_or_default())
         }
     };
-    let origin = Origin { principal: &principal, client_id: None, listener: listener.as_deref(), address };
+    let listener = peer.as_ref().map(|peer| &*peer.listener);
+    let proof = proof.as_deref();
+    let origin = Origin { principal: &principal, proof, client_id: None, listener, address };
     // A request is rare compared with a message: its rules are compiled each time.
     let grants = Grants::compile(&state, &origin);
     let may_connect = grants.allows(Action::Connect, ResourceKind::Cluster, "");
@@ -129,15 +135,40 @@ fn is_local(address: IpAddr) -> bool {
 async fn log_in(
     security: &Arc<dyn SecurityHost>,
     headers: &HeaderMap,
+    peer: Option<&Peer>,
+) -> Result<Identity, Problem> {
+    let credentials = credentials(headers);
+    let address = peer.and_then(|peer| peer.address);
+    let presented = Presented {
+        listener: peer.map_or("", |peer| &peer.listener),
+        certificate: peer.and_then(|peer| peer.certificate.as_deref()).map(PeerCertificate::Der),
+        has_password: credentials.is_some(),
+        address,
+        protocol: PROTOCOL,
+    };
+    let certified = match security.check_certificate(&presented) {
+        CertificateOutcome::Accepted(identity) => return Ok(identity),
+        CertificateOutcome::Refused => return Err(Problem::log_in()),
+        CertificateOutcome::Ignored(certified) => certified,
+    };
+    let (user, password) = credentials.ok_or_else(Problem::log_in)?;
+    verify(security, &user, password, certified, address).await
+}
+
+async fn verify(
+    security: &Arc<dyn SecurityHost>,
+    user: &str,
+    password: String,
+    certified: Certified,
     address: Option<IpAddr>,
-) -> Result<Principal, Problem> {
-    let (user, password) = credentials(headers).ok_or_else(Problem::log_in)?;
+) -> Result<Identity, Problem> {
     let (sender, receiver) = oneshot::channel();
-    let log_in = LogIn { user: user.into(), password: password.into(), address, protocol: PROTOCOL };
+    let (user, password) = (user.into(), password.into());
+    let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL };
     // The receiver is gone if the client has disconnected.
     security.log_in(log_in, Box::new(move |result| drop(sender.send(result))));
     match receiver.await {
-        Ok(LogInResult::Accepted(user)) => Ok(Principal::User(Arc::clone(&user.name))),
+        Ok(LogInResult::Accepted(identity)) => Ok(identity),
         Ok(LogInResult::Rejected) => Err(Problem::log_in()),
         Ok(LogInResult::Busy) | Err(_) => Err(Problem::log_in_limited()),
     }

@@ -104,7 +104,7 @@ impl Incoming {
     /// Where the connection comes from.
     pub(crate) fn peer(&self) -> Peer {
         let address = self.stream.peer_addr().ok().map(|peer| peer.ip());
-        Peer { address, listener: Arc::clone(&self.listener) }
+        Peer { address, listener: Arc::clone(&self.listener), certificate: None }
     }
 
     /// Performs the TLS handshake, if the listener uses TLS.
@@ -125,6 +125,15 @@ impl Incoming {
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// The certificate that the client has presented, in DER. TLS has verified it.
+    pub(crate) fn certificate(&self) -> Option<Arc<[u8]>> {
+        let Self::Tls(stream) = self else { return None };
+        let certificates = stream.get_ref().1.peer_certificates()?;
+        certificates.first().map(|certificate| certificate.as_ref().into())
+    }
 }
 
 impl AsyncRead for Stream {

@@ -96,6 +96,7 @@ pub(crate) async fn explain(
     }
     let origin = Origin {
         principal: &principal,
+        proof: None,
         client_id: query.client_id.as_deref(),
         listener: query.listener.as_deref(),
         address: query.address,

@@ -256,6 +256,7 @@ fn serve_connection(
         };
         match stream {
             Ok(stream) => {
+                let peer = Peer { certificate: stream.certificate(), ..peer };
                 serve_stream(stream, peer, connection, router, is_reserved, write_timeout, phase).await;
             }
             Err(error) => log::debug!("http: TLS handshake failed: {error}"),

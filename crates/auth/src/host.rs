@@ -13,14 +13,17 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mainstem_log::{Durability, Store};
 use mainstem_partition::{CompactedLog, KeyValue};
 use mainstem_security::{
-    Attempt, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, MAX_NAME_BYTES, Published,
-    Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User,
-    apply_record, encode, encode_last_rule,
+    Attempt, Authenticator, CertificateOutcome, Certified, Change, ChangeError, Denial, Edit, Identity,
+    LogIn, LogInResult, MAX_NAME_BYTES, Presented, Principal, Proof, Published, Reply, SALT_BYTES, Salts,
+    SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User, apply_record, encode,
+    encode_last_rule,
 };
 use serde_json::{Map, Value};
 
 use crate::audit::Audit;
+use crate::certificate::{Names, WithPassword};
 use crate::failures::Failures;
+use crate::providers::Providers;
 use crate::verified::Verified;
 use crate::verifier::{Pool, verify};
 
@@ -28,6 +31,8 @@ use crate::verifier::{Pool, verify};
 const LOG: &str = "security";
 /// Event of the audit log: a log-in that was accepted.
 const ACCEPTED: &str = "log-in";
+/// Event of the audit log: a log-in that was refused.
+const FAILED: &str = "log-in-failed";
 /// Longest name in the audit log, bytes.
 const AUDITED_BYTES_MAX: usize = 255;
 /// Edits that wait for the thread.
@@ -108,6 +113,7 @@ struct LogIns {
     failures: Mutex<Failures>,
     verified: Mutex<Verified>,
     audit: Option<Arc<Audit>>,
+    providers: Providers,
 }
 
 impl Host {
@@ -115,7 +121,14 @@ impl Host {
     ///
     /// # Errors
     /// The log cannot be read, a record is invalid, or a file or thread is missing.
-    pub fn open(mut store: Box<dyn Store>, settings: Settings, limits: &Limits) -> Result<Self, OpenError> {
+    pub fn open(
+        mut store: Box<dyn Store>,
+        settings: Settings,
+        limits: &Limits,
+        providers: Providers,
+    ) -> Result<Self, OpenError> {
+        let settings =
+            Settings { has_other_users: settings.has_other_users || providers.have_users(), ..settings };
         let mut state = SecurityState::new(settings);
         let mut invalid = None;
         let log = CompactedLog::open(&mut *store, LOG, Durability::Fsync, |key, value| {
@@ -151,6 +164,7 @@ impl Host {
             failures: Mutex::new(failures),
             verified: Mutex::new(Verified::new(key)),
             audit: audit.clone(),
+            providers,
         });
         Ok(Self { published, edits, pool, shared, audit })
     }
@@ -163,6 +177,10 @@ impl SecurityHost for Host {
 }
 
 impl Authenticator for Host {
+    fn check_certificate(&self, presented: &Presented<'_>) -> CertificateOutcome {
+        self.shared.check_certificate(presented)
+    }
+
     fn log_in(&self, mut log_in: LogIn, reply: Reply<LogInResult>) {
         if log_in.user.len() > MAX_NAME_BYTES {
             // No user has such a name. It costs what an unknown one costs, but waits with few bytes.
@@ -211,7 +229,7 @@ impl Authenticator for Host {
             self.shared.audit(attempt, ACCEPTED);
         } else {
             self.shared.failures().count(user, address, now);
-            self.shared.audit(attempt, "log-in-failed");
+            self.shared.audit(attempt, FAILED);
         }
     }
 
@@ -278,14 +296,58 @@ fn salts() -> Result<Salts, ChangeError> {
 }
 
 impl LogIns {
+    fn check_certificate(&self, presented: &Presented<'_>) -> CertificateOutcome {
+        let Presented { listener, has_password, address, protocol, .. } = *presented;
+        let users = self.providers.certificates.get(listener);
+        let Some(certificate) = &presented.certificate else {
+            let needs_one = users.is_some_and(|users| users.with_password == WithPassword::Both);
+            return if needs_one && has_password {
+                CertificateOutcome::Refused
+            } else {
+                CertificateOutcome::Ignored(Certified::default())
+            };
+        };
+        let names = Names::read(certificate);
+        let common_name = names.common_name.clone();
+        let Some(users) = users else {
+            return CertificateOutcome::Ignored(Certified { common_name, user: None });
+        };
+        let user = names.user(users);
+        match users.with_password {
+            WithPassword::Password if has_password => {
+                return CertificateOutcome::Ignored(Certified { common_name, user: None });
+            }
+            WithPassword::Both if has_password && user.is_some() => {
+                return CertificateOutcome::Ignored(Certified { common_name, user });
+            }
+            _ => {}
+        }
+        let state = self.published.state();
+        let user = user.map(Principal::User);
+        let proof = Arc::new(Proof { is_external: true, common_name, ..Proof::default() });
+        let admitted = user.filter(|user| state.admits(user, Some(&proof)));
+        let name = admitted.as_ref().and_then(|user| user.user()).or(proof.common_name.as_ref());
+        let attempt = Attempt { user: name.map_or("", |name| name), address, protocol };
+        self.audit(&attempt, if admitted.is_some() { ACCEPTED } else { FAILED });
+        admitted.map_or(CertificateOutcome::Refused, |principal| {
+            CertificateOutcome::Accepted(Identity { principal, proof: Some(proof) })
+        })
+    }
+
+    /// The result of a log-in of this user of the user store.
+    fn accepted(&self, log_in: &LogIn, user: &User) -> LogInResult {
+        let identity = log_in.certified.confirm(Identity::of_user(&user.name));
+        self.audit(&attempt_of(log_in), if identity.is_some() { ACCEPTED } else { FAILED });
+        identity.map_or(LogInResult::Rejected, LogInResult::Accepted)
+    }
+
     /// The result, if it needs no hash.
     fn decide_at_once(&self, log_in: &LogIn) -> Option<LogInResult> {
         let (state, now) = (self.published.state(), Instant::now());
         if let Some(user) = state.user(&log_in.user).filter(|user| !user.disabled) {
             let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             if verified.contains(state.epoch(), user, &log_in.password, now) {
-                self.audit(&attempt_of(log_in), ACCEPTED);
-                return Some(LogInResult::Accepted(Arc::clone(user)));
+                return Some(self.accepted(log_in, user));
             }
         }
         let is_limited = self.failures().is_limited(&log_in.user, log_in.address, now);
@@ -307,11 +369,10 @@ impl LogIns {
             let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             verified.insert(state.epoch(), &user, &log_in.password, now);
             drop(verified);
-            self.audit(&attempt_of(log_in), ACCEPTED);
-            return LogInResult::Accepted(user);
+            return self.accepted(log_in, &user);
         }
         self.failures().count(&log_in.user, log_in.address, now);
-        self.audit(&attempt_of(log_in), "log-in-failed");
+        self.audit(&attempt_of(log_in), FAILED);
         LogInResult::Rejected
     }
 
@@ -428,7 +489,8 @@ mod tests {
     use super::*;
 
     fn host(limits: &Limits) -> Host {
-        Host::open(Box::new(MemoryStore::default()), Settings::default(), limits).unwrap()
+        Host::open(Box::new(MemoryStore::default()), Settings::default(), limits, Providers::default())
+            .unwrap()
     }
 
     fn change(host: &Host, edit: Edit) -> Result<Vec<Change>, ChangeError> {
@@ -447,7 +509,13 @@ mod tests {
 
     fn log_in(host: &Host, name: &str, password: &str) -> LogInResult {
         let (sender, receiver) = channel();
-        let log_in = LogIn { user: name.into(), password: password.into(), address: None, protocol: "mqtt" };
+        let log_in = LogIn {
+            user: name.into(),
+            password: password.into(),
+            certified: Certified::default(),
+            address: None,
+            protocol: "mqtt",
+        };
         host.log_in(log_in, Box::new(move |result| sender.send(result).unwrap()));
         receiver.recv().unwrap()
     }
@@ -461,7 +529,7 @@ mod tests {
         assert!(matches!(add(&host, "alice", "other"), Err(ChangeError::Exists(_))));
         for _ in 0..2 {
             assert!(
-                matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(user) if *user.name == *"alice")
+                matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(who) if who.user().is_some_and(|user| **user == *"alice"))
             );
         }
         assert_eq!(log_in(&host, "alice", "other"), LogInResult::Rejected);

@@ -18,15 +18,21 @@
 //! | file | contents |
 //! |---|---|
 //! | `host.rs` | [`Host`]: the log of changes, and the interface for protocols |
+//! | `providers.rs` | where users come from besides the user store, and in which order |
+//! | `certificate.rs` | users of client certificates |
 //! | `verifier.rs` | the threads that hash passwords |
 //! | `failures.rs` | failed log-ins by address and user |
 //! | `verified.rs` | credentials that were verified a short time ago |
 //! | `audit.rs` | the audit log |
 
 mod audit;
+mod certificate;
 mod failures;
 mod host;
+mod providers;
 mod verified;
 mod verifier;
 
+pub use certificate::{CertificateName, CertificateUsers, WithPassword};
 pub use host::{Host, Limits, OpenError};
+pub use providers::Providers;

@@ -6,7 +6,10 @@ use mainstem_kafka::api::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthen
 use mainstem_kafka::{ErrorCode, frame};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_sasl::{Failure, Mechanism, NONCE_BYTES, Step};
-use mainstem_security::{Attempt, LogIn as PasswordLogIn, LogInResult, MAX_NAME_BYTES, Principal};
+use mainstem_security::{
+    Attempt, CertificateOutcome, Certified, Identity, LogIn as PasswordLogIn, LogInResult, MAX_NAME_BYTES,
+    PeerCertificate, Presented,
+};
 
 use crate::grants::ConnGrants;
 use crate::log_in::{Exchanging, LogIn, Session, TokenReply};
@@ -109,18 +112,52 @@ impl Shard {
         }
     }
 
+    /// What the certificate of a connection decides.
+    pub(crate) fn check_certificate(
+        &mut self,
+        io: &Io<'_, Mail>,
+        id: ConnId,
+        has_password: bool,
+    ) -> CertificateOutcome {
+        let shared = Arc::clone(self.env.shared());
+        let (Some(security), Some(conn)) = (shared.security(), self.conns.get_mut(id)) else {
+            return CertificateOutcome::Ignored(Certified::default());
+        };
+        let proxied = || io.proxied_client(id)?.common_name.as_deref();
+        let certificate = io.peer_certificate(id).map(PeerCertificate::Der);
+        security.host.check_certificate(&Presented {
+            listener: shared.listener_name(conn.listener).unwrap_or_default(),
+            certificate: certificate.or_else(|| proxied().map(PeerCertificate::CommonName)),
+            has_password,
+            address: conn.peer,
+            protocol: PROTOCOL,
+        })
+    }
+
+    /// What is known of the certificate of a connection that logs in by SASL, which decides who it is, as in Kafka.
+    /// `None` if the certificate does not permit that.
+    fn certified(&mut self, io: &Io<'_, Mail>, id: ConnId) -> Option<Certified> {
+        match self.check_certificate(io, id, true) {
+            CertificateOutcome::Ignored(certified) => Some(certified),
+            CertificateOutcome::Accepted(_) | CertificateOutcome::Refused => None,
+        }
+    }
+
     /// Has a password checked on another thread.
     fn check_password(&mut self, io: &mut Io<'_, Mail>, reply: TokenReply, user: &str, password: &str) {
         let caller = reply.caller();
         let Some(host) = self.env.shared().security().map(|security| Arc::clone(&security.host)) else {
             return self.fail_log_in(io, &reply, "Authentication failed: the broker has no users");
         };
+        let Some(certified) = self.certified(io, caller.conn) else {
+            return self.on_failure(io, &reply, Failure::Credentials);
+        };
         let Some(conn) = self.conns.get_mut(caller.conn) else { return };
         let address = conn.peer;
         let LogIn::Exchanging(exchanging) = &mut conn.log_in else { return };
         exchanging.waiting = Some(reply);
         let password = password.as_bytes().to_vec();
-        let log_in = PasswordLogIn { user: user.into(), password, address, protocol: PROTOCOL };
+        let log_in = PasswordLogIn { user: user.into(), password, certified, address, protocol: PROTOCOL };
         let (me, shared) = (self.env.me(), Arc::clone(self.env.shared()));
         let on_result =
             move |result| shared.security_replies.push(me, SecurityReply::LogIn { caller, result });
@@ -128,25 +165,34 @@ impl Shard {
     }
 
     /// A password has been checked.
-    pub(crate) fn on_password_checked(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        caller: Caller,
-        result: &LogInResult,
-    ) {
+    pub(crate) fn on_password_checked(&mut self, io: &mut Io<'_, Mail>, caller: Caller, result: LogInResult) {
         let Some(exchanging) = self.exchanging(caller) else { return };
         let Some(reply) = exchanging.waiting.take() else { return };
-        if *result == LogInResult::Busy {
-            return self.fail_log_in(io, &reply, BUSY);
-        }
-        let step = exchanging.exchange.password_checked(matches!(result, LogInResult::Accepted(_)));
+        let step = match result {
+            LogInResult::Busy => return self.fail_log_in(io, &reply, BUSY),
+            LogInResult::Rejected => exchanging.exchange.password_checked(false),
+            LogInResult::Accepted(identity) => {
+                exchanging.identity = Some(identity);
+                exchanging.exchange.password_checked(true)
+            }
+        };
         self.on_step(io, reply, step);
     }
 
     /// The client has proven to be this user.
     fn on_log_in(&mut self, io: &mut Io<'_, Mail>, reply: &TokenReply, user: &str, token: &[u8]) {
         let now_ms = io.clock.now_ms;
-        let lifetime_ms = self.env.shared().config.connections_max_reauth_ms;
+        let checked = self.exchanging(reply.caller()).and_then(|exchanging| exchanging.identity.take());
+        let identity = checked.or_else(|| {
+            let certified = self.certified(io, reply.caller().conn)?;
+            certified.confirm(Identity::of_user(&user.into()))
+        });
+        // A password may have been a token, of another user.
+        let is_same = |identity: &Identity| identity.user().is_some_and(|known| **known == *user);
+        let Some(identity) = identity.filter(is_same) else {
+            return self.on_failure(io, reply, Failure::Credentials);
+        };
+        let lifetime_ms = self.lifetime_ms(io, &identity);
         let Some(exchanging) = self.exchanging(reply.caller()) else { return };
         if !exchanging.continues(user) {
             let message = "Authentication failed: neither the user nor the mechanism of a session may change";
@@ -155,8 +201,8 @@ impl Shard {
         let mechanism = exchanging.mechanism;
         self.attempted(reply.caller(), true);
         let session = Session {
-            principal: Principal::User(user.into()),
-            mechanism,
+            identity,
+            mechanism: Some(mechanism),
             since_ms: now_ms,
             until_ms: (lifetime_ms > 0).then(|| now_ms.saturating_add(lifetime_ms)),
         };
@@ -165,6 +211,13 @@ impl Shard {
             conn.grants = ConnGrants::default();
         }
         self.answer_token(io, reply, token, lifetime_ms);
+    }
+
+    /// How long a session lasts, ms; 0 for no limit. It ends no later than what proves who it is.
+    fn lifetime_ms(&self, io: &Io<'_, Mail>, identity: &Identity) -> u64 {
+        let limit_ms = self.env.shared().config.connections_max_reauth_ms;
+        let left_ms = identity.expires_ms().map(|at_ms| at_ms.saturating_sub(io.clock.unix_ms).max(1));
+        left_ms.into_iter().chain((limit_ms > 0).then_some(limit_ms)).min().unwrap_or(0)
     }
 
     fn on_failure(&mut self, io: &mut Io<'_, Mail>, reply: &TokenReply, failure: Failure) {
@@ -263,7 +316,7 @@ impl Shard {
     pub(crate) fn poll_security_replies(&mut self, io: &mut Io<'_, Mail>) {
         for reply in self.env.shared().security_replies.take(self.env.me()) {
             match reply {
-                SecurityReply::LogIn { caller, result } => self.on_password_checked(io, caller, &result),
+                SecurityReply::LogIn { caller, result } => self.on_password_checked(io, caller, result),
                 SecurityReply::Changed { after, result } => self.on_security_change(io, after, &result),
             }
         }

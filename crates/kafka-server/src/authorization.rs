@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use mainstem_runtime::{ConnId, Io};
-use mainstem_security::{Grants, Origin, Principal};
+use mainstem_security::{CertificateOutcome, Grants, Identity, Origin, Principal};
 
 use crate::grants::ConnGrants;
+use crate::log_in::{LogIn, Session};
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 
@@ -17,6 +18,10 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         if conn.grants.epoch == Some(epoch) || !conn.log_in.is_complete() {
             return true;
+        }
+        if let Err(what) = self.identify(io, id) {
+            self.refuse(io, id, what);
+            return false;
         }
         match self.compiled_grants(id) {
             Ok(grants) => {
@@ -32,6 +37,28 @@ impl Shard {
         }
     }
 
+    /// Finds out who a connection is that need not log in, by its certificate, before its first request.
+    fn identify(&mut self, io: &Io<'_, Mail>, id: ConnId) -> Result<(), &'static str> {
+        let is_known = |log_in: &LogIn| !matches!(log_in, LogIn::NotRequired);
+        if self.conns.get_mut(id).is_none_or(|conn| conn.grants.epoch.is_some() || is_known(&conn.log_in)) {
+            return Ok(());
+        }
+        let identity = match self.check_certificate(io, id, false) {
+            CertificateOutcome::Accepted(identity) => Some(identity),
+            CertificateOutcome::Ignored(certified) => certified.confirm(Identity::default()),
+            CertificateOutcome::Refused => None,
+        };
+        let identity =
+            identity.ok_or("its certificate is that of no user who may log in (user_name_from)")?;
+        if identity != Identity::default()
+            && let Some(conn) = self.conns.get_mut(id)
+        {
+            let session = Session { identity, mechanism: None, since_ms: io.clock.now_ms, until_ms: None };
+            conn.log_in = LogIn::LoggedIn(Arc::new(session));
+        }
+        Ok(())
+    }
+
     fn compiled_grants(&mut self, id: ConnId) -> Result<ConnGrants, &'static str> {
         let shared = Arc::clone(self.env.shared());
         let Some(security) = shared.security() else {
@@ -39,18 +66,20 @@ impl Shard {
         };
         let state = security.host.published().state();
         let Some(conn) = self.conns.get_mut(id) else { return Err("it is closed") };
-        let principal = conn.log_in.session().map_or(&Principal::Anonymous, |session| &session.principal);
-        match principal.user() {
-            Some(user) if state.user(user).is_none_or(|user| user.disabled) => {
-                return Err("its user was deleted or disabled");
-            }
-            None if !state.allows_anonymous() => {
-                return Err("clients without a user are not served (security.allow_anonymous, kafka.sasl)");
-            }
-            _ => {}
+        let nobody = Identity::default();
+        let Identity { principal, proof } =
+            conn.log_in.session().map_or(&nobody, |session| &session.identity);
+        if !state.admits(principal, proof.as_deref()) {
+            return Err(match principal {
+                Principal::User(_) => "its user was deleted or disabled",
+                Principal::Anonymous => {
+                    "clients without a user are not served (security.allow_anonymous, kafka.sasl)"
+                }
+            });
         }
         let listener = shared.listener_name(conn.listener);
-        let origin = Origin { principal, client_id: None, listener, address: conn.peer };
+        let origin =
+            Origin { principal, proof: proof.as_deref(), client_id: None, listener, address: conn.peer };
         let grants = Grants::compile(&state, &origin);
         if grants.denies_connection() {
             return Err("a rule denies its connection");

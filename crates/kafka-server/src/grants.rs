@@ -79,8 +79,8 @@ impl RequestContext {
     /// It may not.
     pub(crate) fn check_security_change(&self, security: Option<&Security>) -> Result<(), ErrorCode> {
         let is_remote = self.peer.is_some_and(|peer| !peer.to_canonical().is_loopback());
-        let has_users = security.is_none_or(|security| security.host.published().state().has_users());
-        if is_remote && !has_users {
+        let has_log_ins = security.is_none_or(|security| security.host.published().state().has_log_ins());
+        if is_remote && !has_log_ins {
             return Err(ErrorCode::ClusterAuthorizationFailed);
         }
         self.check_cluster(Action::Alter)

@@ -18,7 +18,7 @@ use mainstem_kafka::api::sasl_authenticate::SaslAuthenticateRequest;
 use mainstem_kafka::api::sasl_handshake::SaslHandshakeRequest;
 use mainstem_kafka::{ErrorCode, Request};
 use mainstem_sasl::{Exchange, Mechanism, NONCE_BYTES};
-use mainstem_security::Principal;
+use mainstem_security::Identity;
 
 use crate::shard_message::{Caller, RequestContext};
 
@@ -56,17 +56,20 @@ pub(crate) struct Exchanging {
     has_bare_tokens: bool,
     /// Who logs in with keys that the broker has, once that is known.
     pub(crate) user: Option<Arc<str>>,
+    /// Who logs in with a password, once it has been checked.
+    pub(crate) identity: Option<Identity>,
     /// The session that is being continued.
     pub(crate) earlier: Option<Arc<Session>>,
     /// The token whose check continues on another thread.
     pub(crate) waiting: Option<TokenReply>,
 }
 
-/// The user of a connection.
+/// Who a connection is.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) principal: Principal,
-    pub(crate) mechanism: Mechanism,
+    pub(crate) identity: Identity,
+    /// How it has logged in; `None` if its certificate says all of it.
+    pub(crate) mechanism: Option<Mechanism>,
     /// When the user logged in, ms.
     pub(crate) since_ms: u64,
     /// When the session ends, unless the client logs in again, ms.
@@ -191,9 +194,16 @@ impl LogIn {
             _ => now_ms,
         };
         let exchange = Exchange::new(mechanism, nonce);
-        let exchanging =
-            Exchanging { since_ms, mechanism, exchange, has_bare_tokens, user: None, earlier, waiting: None };
-        *self = Self::Exchanging(Box::new(exchanging));
+        *self = Self::Exchanging(Box::new(Exchanging {
+            since_ms,
+            mechanism,
+            exchange,
+            has_bare_tokens,
+            user: None,
+            identity: None,
+            earlier,
+            waiting: None,
+        }));
         Ok(())
     }
 }
@@ -209,8 +219,8 @@ impl Exchanging {
     /// Checks that a session is continued by the same user with the same mechanism (KIP-368).
     pub(crate) fn continues(&self, user: &str) -> bool {
         self.earlier.as_ref().is_none_or(|earlier| {
-            let is_same_user = earlier.principal.user().is_some_and(|earlier| **earlier == *user);
-            is_same_user && earlier.mechanism == self.mechanism
+            let is_same_user = earlier.identity.user().is_some_and(|earlier| **earlier == *user);
+            is_same_user && earlier.mechanism == Some(self.mechanism)
         })
     }
 }
@@ -231,10 +241,9 @@ mod tests {
     }
 
     fn logged_in(until_ms: Option<u64>) -> LogIn {
-        let principal = Principal::User("alice".into());
         LogIn::LoggedIn(Arc::new(Session {
-            principal,
-            mechanism: Mechanism::Plain,
+            identity: Identity::of_user(&"alice".into()),
+            mechanism: Some(Mechanism::Plain),
             since_ms: 1_000,
             until_ms,
         }))

@@ -16,8 +16,10 @@ impl Shard {
     pub(crate) fn change_security(&mut self, io: &mut Io<'_, Mail>, after: AfterSecurityChange, edit: Edit) {
         let conn = self.conns.get_mut(after.call().caller.conn);
         let session = conn.and_then(|conn| conn.log_in.session());
-        let by =
-            session.map_or_else(|| Principal::Anonymous.to_string(), |session| session.principal.to_string());
+        let by = session.map_or_else(
+            || Principal::Anonymous.to_string(),
+            |session| session.identity.principal.to_string(),
+        );
         let Some(security) = self.env.shared().security() else {
             return self.on_security_change(io, after, &Err(ChangeError::Unavailable));
         };

@@ -3,9 +3,10 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use mainstem_auth::{CertificateName, CertificateUsers, WithPassword};
 use mainstem_runtime::{TrustedProxies, UnixSocket};
 use mainstem_sasl::Mechanism;
-use mainstem_security::Network;
+use mainstem_security::{NameRules, Network};
 use mainstem_tls::{CertificateFiles, ClientCertificates, MinVersion, Settings};
 use mainstem_websocket::AllowedOrigin;
 use serde::Deserialize;
@@ -37,9 +38,32 @@ pub(crate) struct ListenerSection {
     pub(crate) tls: Option<TlsSection>,
     pub(crate) websocket: Option<WebSocketSection>,
     pub(crate) max_connections: Option<NonZeroU32>,
+    user_name_from: Option<UserNameFrom>,
+    user_name_rules: Option<String>,
+    user_with_password: Option<UserWithPassword>,
     proxy_protocol: Option<ProxySection>,
     socket_mode: Option<String>,
     socket_group: Option<String>,
+}
+
+/// The name in a client certificate that is its user.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum UserNameFrom {
+    CommonName,
+    Subject,
+    Dns,
+    Email,
+    Uri,
+}
+
+/// What decides about a client with a certificate and a password.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum UserWithPassword {
+    Password,
+    Certificate,
+    Both,
 }
 
 /// The proxies of a listener.
@@ -229,6 +253,54 @@ impl ListenerSection {
         Ok(Some(TrustedProxies::new(move |peer| networks.iter().any(|network| network.contains(peer)))))
     }
 
+    /// How the listener takes users from client certificates, if it does.
+    ///
+    /// # Errors
+    /// A key is invalid, or there are no certificates.
+    pub(crate) fn certificate_users(&self) -> Result<Option<CertificateUsers>, String> {
+        let Some(from) = self.user_name_from else {
+            return match (&self.user_name_rules, self.user_with_password) {
+                (None, None) => Ok(None),
+                _ => {
+                    Err("user_name_rules and user_with_password have no effect without user_name_from".into())
+                }
+            };
+        };
+        let requests_some =
+            self.tls.as_ref().map(|tls| !matches!(tls.client_certificates, RequestedCertificates::Off));
+        match (requests_some, &self.proxy_protocol) {
+            (Some(true), _) => {}
+            (None, Some(_)) if from == UserNameFrom::CommonName => {}
+            (None, Some(_)) => {
+                return Err("user_name_from: a proxy tells \"common-name\" only".into());
+            }
+            _ => {
+                return Err(
+                    "user_name_from needs tls.client_certificates, or proxy_protocol and no tls".into()
+                );
+            }
+        }
+        if !self.sasl.is_empty() && self.user_with_password == Some(UserWithPassword::Certificate) {
+            return Err("user_with_password = \"certificate\" is for listeners without sasl".into());
+        }
+        let rules = self.user_name_rules.as_deref().map(str::parse::<NameRules>).transpose();
+        Ok(Some(CertificateUsers {
+            name: match from {
+                UserNameFrom::CommonName => CertificateName::CommonName,
+                UserNameFrom::Subject => CertificateName::Subject,
+                UserNameFrom::Dns => CertificateName::Dns,
+                UserNameFrom::Email => CertificateName::Email,
+                UserNameFrom::Uri => CertificateName::Uri,
+            },
+            rules: rules.map_err(|error| format!("user_name_rules: {error}"))?,
+            with_password: match self.user_with_password {
+                Some(UserWithPassword::Certificate) => WithPassword::Certificate,
+                Some(UserWithPassword::Both) => WithPassword::Both,
+                Some(UserWithPassword::Password) | None => WithPassword::Password,
+            },
+        }))
+    }
+
     fn check(&self, has_kafka: bool) -> Result<(), String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(is_plain) {
@@ -244,6 +316,7 @@ impl ListenerSection {
             return Err("advertised is for listeners of the protocol \"kafka\"".into());
         }
         self.check_connections()?;
+        self.certificate_users()?;
         if self.protocol != ListenerProtocol::Kafka && !self.sasl.is_empty() {
             return Err("sasl is for listeners of the protocol \"kafka\"".into());
         }
@@ -340,6 +413,9 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 | `proxy_protocol.from` | | addresses, networks | MQTT, Kafka: load balancers that name their clients by the PROXY protocol, version 1 or 2, such as `[\"192.0.2.0/24\"]`. With it, every connection must come from one of them and begin with a header. See [tls.md](tls.md#behind-a-load-balancer). |
 | `advertised` | `\"\"` | | Kafka: host and port that clients of this listener are told; empty for its address, or the host name if that is a wildcard address. |
 | `sasl` | `[]` | PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 | Kafka: mechanisms of SASL that the listener offers. If there are any, its clients must log in. |
+| `user_name_from` | | common-name, subject, dns, email, uri | The name in a client certificate that is the user. With it, certificates log clients in. See [security.md](security.md#certificates). |
+| `user_name_rules` | | rules as in Kafka's `ssl.principal.mapping.rules` | What the user is called by that name, such as `\"RULE:^CN=(.*?),.*$/$1/L,DEFAULT\"`. Without, the name itself. |
+| `user_with_password` | `\"password\"` | password, certificate, both | What decides if a client with a certificate also presents a password or a token. |
 | `tls.certificate` | | a PEM file | Certificate chain, the server's certificate first. Without `tls`, the listener is plain. |
 | `tls.key` | | a PEM file | Private key of the certificate. |
 | `tls.more_certificates` | `[]` | tables with `certificate` and `key` | Further certificates. The first one that is valid for the name that a client asks for (SNI) is used, or else the first of all. |

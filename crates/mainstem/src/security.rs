@@ -1,5 +1,6 @@
 //! The `[security]` section of the configuration, and the users and rules of the data directory.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use mainstem_auth::{Host, Limits};
+use mainstem_auth::{Host, Limits, Providers};
 use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_mqtt_server::config_value::ConfigValue;
 use mainstem_mqtt_server::settings;
@@ -18,6 +19,8 @@ use mainstem_security::{
 };
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
+
+use crate::listener_section::ListenerSection;
 
 /// Directory of the log in the data directory.
 pub(crate) const STORE: &str = "security";
@@ -137,6 +140,20 @@ impl SecurityConfig {
     }
 }
 
+/// Where users come from besides the user store.
+///
+/// # Errors
+/// A message for the user: a listener is invalid.
+pub(crate) fn providers(listeners: &[ListenerSection]) -> Result<Providers, String> {
+    let mut certificates = BTreeMap::new();
+    for section in listeners {
+        if let Some(users) = section.certificate_users()? {
+            certificates.insert(section.name.clone(), users);
+        }
+    }
+    Ok(Providers { certificates })
+}
+
 /// Opens users and rules. `listeners` are the addresses to be served, by name, `kafka` those of Kafka among them.
 ///
 /// # Errors
@@ -146,23 +163,24 @@ pub(crate) fn open(
     config: &SecurityConfig,
     listeners: &[(String, SocketAddr)],
     kafka: &[(String, SocketAddr)],
+    providers: Providers,
 ) -> Result<Arc<dyn SecurityHost>, String> {
     let outside: Vec<String> = listeners
         .iter()
         .filter(|(_, address)| !is_loopback(address.ip()))
         .map(|(name, address)| format!("{name} on {address}"))
         .collect();
-    let host = open_store(data, config.settings(outside.is_empty())?, &config.limits())?;
+    let host = open_store(data, config.settings(outside.is_empty())?, &config.limits(), providers)?;
     let is_open = config.allow_anonymous == AllowAnonymous::True;
     if !is_open && let Some((name, address)) = kafka.iter().find(|(_, address)| !is_loopback(address.ip())) {
         return Err(format!(
             "{name} on {address} can be reached from other machines, and its clients cannot log in: set kafka.sasl, or \
-             sasl of the [[listener]], for example to [\"SCRAM-SHA-256\"]; listen on 127.0.0.1; or set \
+             sasl or user_name_from of the [[listener]], for example sasl to [\"SCRAM-SHA-256\"]; listen on 127.0.0.1; or set \
              security.allow_anonymous = true if everyone may do everything"
         ));
     }
     let state = host.published().state();
-    if !outside.is_empty() && !state.has_users() && !is_open {
+    if !outside.is_empty() && !state.has_log_ins() && !is_open {
         return Err(format!(
             "{} can be reached from other machines, and there are no users: everyone could do everything. Add a user \
              with `mainstem user add NAME --data {}`, name a security.password_file, or set \
@@ -199,7 +217,12 @@ pub(crate) fn unknown_user_secret(data: &Path) -> Result<[u8; 32], String> {
 }
 
 /// Opens the log in a data directory that the caller has locked.
-pub(crate) fn open_store(data: &Path, settings: Settings, limits: &Limits) -> Result<Host, String> {
+pub(crate) fn open_store(
+    data: &Path,
+    settings: Settings,
+    limits: &Limits,
+    providers: Providers,
+) -> Result<Host, String> {
     let directory = data.join(STORE);
     let explain = |error: &dyn std::fmt::Display| format!("data directory {}: {error}", directory.display());
     let store_settings = mainstem_disk::Settings {
@@ -212,7 +235,7 @@ pub(crate) fn open_store(data: &Path, settings: Settings, limits: &Limits) -> Re
     let store = SegmentStore::open(Arc::new(RealFs), directory.clone(), store_settings, Committer::Inline);
     let store = store.map_err(|error| explain(&error))?;
     make_private(&directory).map_err(|error| explain(&error))?;
-    Host::open(Box::new(store), settings, limits).map_err(|error| explain(&error))
+    Host::open(Box::new(store), settings, limits, providers).map_err(|error| explain(&error))
 }
 
 /// Makes a directory that other users of the machine cannot read: verifiers can be used to guess passwords.
@@ -230,7 +253,7 @@ fn is_loopback(address: IpAddr) -> bool {
 /// A message for the user: the directory is in use or cannot be written, or the user exists or is invalid.
 pub(crate) fn add_user(data: &Path, name: &str, password: &str, roles: &[String]) -> Result<(), String> {
     let _lock = lock_data(data)?;
-    let host = open_store(data, Settings::default(), &Limits::default())?;
+    let host = open_store(data, Settings::default(), &Limits::default(), Providers::default())?;
     let mut user = User::new(name).map_err(|error| error.to_string())?;
     user.roles = roles.iter().map(|role| role.as_str().into()).collect();
     let (sender, derived) = channel();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use log::LevelFilter;
 use mainstem_admin::{Bound, HttpServer};
-use mainstem_kafka_server::Security;
+use mainstem_kafka_server::{ListenerSettings, Security};
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
 use mainstem_runtime::{
@@ -162,10 +162,13 @@ fn open_security(
     let http = http.map_err(|error| format!("http: {error}"))?;
     let listeners: Vec<_> = listeners.chain(http).collect();
     let kafka = listeners::kafka_settings(config);
-    let has_no_log_in =
-        |name: &str| kafka.iter().any(|settings| settings.name == name && settings.mechanisms.is_empty());
+    let providers = security::providers(&config.listener)?;
+    let has_no_log_in = |name: &str| {
+        let is_open = |settings: &ListenerSettings| settings.name == name && settings.mechanisms.is_empty();
+        kafka.iter().any(is_open) && !providers.certificates.contains_key(name)
+    };
     let kafka: Vec<_> = listeners.iter().filter(|(name, _)| has_no_log_in(name)).cloned().collect();
-    security::open(Path::new(&config.server.data), &config.security, &listeners, &kafka)
+    security::open(Path::new(&config.server.data), &config.security, &listeners, &kafka, providers)
 }
 
 /// State shared by all shards, with the bindings of the configuration.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mainstem_runtime::{ConnId, Wake};
 use mainstem_security::{
-    Action, Denial, Grants, LogIn, LogInResult, Origin, Principal, ResourceKind, SecurityHost, SecurityState,
-    SubscribeDecision,
+    Action, CertificateOutcome, Certified, Denial, Grants, Identity, LogIn, LogInResult, Origin,
+    PeerCertificate, Presented, Principal, ResourceKind, SecurityHost, SecurityState, SubscribeDecision,
 };
 
 use crate::queue_consumers::{is_of_queue, queue_of};
@@ -105,13 +105,32 @@ impl Security {
         self.host.get()?.listeners.get(usize::from(number))
     }
 
+    /// What the certificate of a client decides.
+    pub(crate) fn check_certificate(
+        &self,
+        listener: u16,
+        certificate: Option<PeerCertificate<'_>>,
+        has_password: bool,
+        address: Option<IpAddr>,
+    ) -> CertificateOutcome {
+        let Some(host) = self.host.get() else { return CertificateOutcome::Ignored(Certified::default()) };
+        let listener = self.listener(listener).map_or("", |name| name);
+        host.security.check_certificate(&Presented {
+            listener,
+            certificate,
+            has_password,
+            address,
+            protocol: PROTOCOL,
+        })
+    }
+
     /// Starts to verify a log-in. [`Self::take_results`] of the shard returns the result.
     pub(crate) fn log_in(
         self: &Arc<Self>,
         shard: u16,
         conn: ConnId,
-        user: &str,
-        password: &[u8],
+        (user, password): (&str, &[u8]),
+        certified: Certified,
         address: Option<IpAddr>,
     ) {
         let Some(host) = self.host.get() else { return };
@@ -124,7 +143,8 @@ impl Security {
                 wake();
             }
         };
-        let log_in = LogIn { user: user.into(), password: password.to_vec(), address, protocol: PROTOCOL };
+        let (user, password) = (user.into(), password.to_vec());
+        let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL };
         host.security.log_in(log_in, Box::new(reply));
     }
 
@@ -143,7 +163,7 @@ impl Security {
 /// Who a session belongs to, where its connection comes from, and what it may do.
 #[derive(Debug)]
 pub(crate) struct Access {
-    principal: Principal,
+    identity: Identity,
     /// Number of the listener; `None` after a restart, until the client connects.
     listener: Option<u16>,
     address: Option<IpAddr>,
@@ -154,29 +174,34 @@ impl Access {
     /// The rights of a session, as of now.
     pub(crate) fn new(
         security: &Security,
-        principal: Principal,
+        identity: Identity,
         client_id: &str,
         listener: Option<u16>,
         address: Option<IpAddr>,
     ) -> Option<Self> {
         let state = security.state()?;
         let origin = Origin {
-            principal: &principal,
+            principal: &identity.principal,
+            proof: identity.proof.as_deref(),
             client_id: Some(client_id),
             listener: listener.and_then(|number| security.listener(number)).map(|name| &**name),
             address,
         };
         let grants = Grants::compile(&state, &origin);
-        Some(Self { principal, listener, address, grants })
+        Some(Self { identity, listener, address, grants })
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     pub(crate) fn principal(&self) -> &Principal {
-        &self.principal
+        &self.identity.principal
     }
 
     /// The same for newer users and rules.
     pub(crate) fn renewed(&self, security: &Security, client_id: &str) -> Option<Self> {
-        Self::new(security, self.principal.clone(), client_id, self.listener, self.address)
+        Self::new(security, self.identity.clone(), client_id, self.listener, self.address)
     }
 
     #[inline]
@@ -249,7 +274,8 @@ impl Access {
         let Some(host) = security.host.get() else { return };
         let listener = self.listener.and_then(|number| security.listener(number)).map(|name| &**name);
         let origin = Origin {
-            principal: &self.principal,
+            principal: &self.identity.principal,
+            proof: self.identity.proof.as_deref(),
             client_id: Some(client_id),
             listener,
             address: self.address,

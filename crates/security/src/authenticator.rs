@@ -8,18 +8,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::error::SecurityError;
+use crate::identity::{CertificateOutcome, Certified, Identity, Presented};
 use crate::published::Published;
 use crate::rule::{Action, Origin, ResourceKind};
 use crate::state::{Change, SecurityState};
 use crate::user::User;
 
-/// A log-in with user name and password.
+/// A log-in with user name and password, or with a token.
 #[derive(Clone)]
 pub struct LogIn {
-    /// Name of the user.
+    /// Name of the user. It is ignored with a token, which says who the client is.
     pub user: Arc<str>,
-    /// The password.
+    /// The password or the token.
     pub password: Vec<u8>,
+    /// What is known of the certificate of the client.
+    pub certified: Certified,
     /// Where the client is.
     pub address: Option<IpAddr>,
     /// The protocol, for the audit log: `mqtt`, `kafka`, `http`.
@@ -50,8 +53,8 @@ pub struct Attempt<'a> {
 /// The result of a log-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogInResult {
-    /// The password is right.
-    Accepted(Arc<User>),
+    /// The client is this user.
+    Accepted(Identity),
     /// The user is unknown or disabled, or the password is wrong. Nothing tells which.
     Rejected,
     /// Too many log-ins are waiting, or too many have failed from this address or for this user; try later.
@@ -78,6 +81,9 @@ pub struct Denial<'a> {
 
 /// Verifies log-ins, and notes denials.
 pub trait Authenticator: Send + Sync {
+    /// What the certificate of a client decides, before anything else of it is verified. It takes microseconds.
+    fn check_certificate(&self, presented: &Presented<'_>) -> CertificateOutcome;
+
     /// Starts to verify a log-in. `reply` gets exactly one result, perhaps before this returns.
     fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>);
 

@@ -56,7 +56,7 @@ fn explain(
     if !state.has_rules() {
         return Explanation { allowed: true, reason: Reason::NoRules };
     }
-    let roles = state.roles(origin.principal);
+    let roles = &*state.roles(origin);
     let decides = |rule: &Rule, effect: Effect| {
         if action == Action::Connect && effect == Effect::Allow {
             // Who may do anything may connect.

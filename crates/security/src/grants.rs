@@ -270,7 +270,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rule::{Principal, Resource, RuleId, Subject};
+    use crate::identity::Principal;
+    use crate::rule::{Resource, RuleId, Subject};
     use crate::state::{Change, Settings};
     use crate::user::User;
 
@@ -408,7 +409,7 @@ mod tests {
             let user_roles: &[&str] = if has_role { &["ops"] } else { &[] };
             let state = state_of(&rules, user_roles);
             let principal = Principal::User("alice".into());
-            let origin = Origin { principal: &principal, client_id: Some("7"), listener: None, address: None };
+            let origin = Origin { principal: &principal, proof: None, client_id: Some("7"), listener: None, address: None };
             let grants = Grants::compile(&state, &origin);
             let names = all_names(&["a", "b", "alice", "7"]);
             for name in &names {
@@ -439,7 +440,7 @@ mod tests {
         ) {
             let state = state_of(&rules, &[]);
             let principal = Principal::User("alice".into());
-            let origin = Origin { principal: &principal, client_id: None, listener: None, address: None };
+            let origin = Origin { principal: &principal, proof: None, client_id: None, listener: None, address: None };
             let grants = Grants::compile(&state, &origin);
             let mut any: BTreeMap<Action, bool> = BTreeMap::new();
             for name in all_names(&["a", "b"]).iter().map(|name| name.replace('/', "")) {
@@ -476,7 +477,7 @@ mod tests {
             (None, Some("192.0.2.9"), false),
         ] {
             let address = address.map(|address| address.parse().unwrap());
-            let origin = Origin { principal: &principal, client_id: None, listener, address };
+            let origin = Origin { principal: &principal, proof: None, client_id: None, listener, address };
             let grants = Grants::compile(&state, &origin);
             assert_eq!(grants.allows(Action::Publish, ResourceKind::Mqtt, "a"), expected, "{listener:?}");
         }
@@ -497,7 +498,8 @@ mod tests {
         state.apply(&Change::PutRule(RuleId(1), Arc::new(rule)));
         for (name, expected) in [("root", true), ("alice", false)] {
             let principal = Principal::User(name.into());
-            let origin = Origin { principal: &principal, client_id: None, listener: None, address: None };
+            let origin =
+                Origin { principal: &principal, proof: None, client_id: None, listener: None, address: None };
             let grants = Grants::compile(&state, &origin);
             assert_eq!(grants.is_unrestricted(), expected);
             assert_eq!(grants.allows(Action::AdminWrite, ResourceKind::Cluster, ""), expected);
@@ -516,7 +518,8 @@ mod tests {
         };
         let state = state_of(&[rule(Effect::Allow, "plant/#"), rule(Effect::Deny, "plant/secret/#")], &[]);
         let principal = Principal::Anonymous;
-        let origin = Origin { principal: &principal, client_id: None, listener: None, address: None };
+        let origin =
+            Origin { principal: &principal, proof: None, client_id: None, listener: None, address: None };
         let grants = Grants::compile(&state, &origin);
         for (filter, expected) in [
             ("plant/a", SubscribeDecision::Allowed),

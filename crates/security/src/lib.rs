@@ -15,6 +15,7 @@
 //! - Deny wins. As soon as one rule exists, what no rule allows is denied; without rules everything is allowed.
 //! - [`Grants`] and [`SecurityState::explain`] decide the same; property tests compare both with a third evaluator.
 //! - Text of a client never changes which topics a rule means: `${clientid}` stands for one plain level.
+//! - A certificate or a token may name any user but those that the user store has disabled.
 //! - Verifiers do not show in debug output, and are compared in constant time.
 //!
 //! # Files
@@ -23,6 +24,8 @@
 //! | `user.rs` | users and names |
 //! | `password.rs`, `password_file.rs` | password hashes, and the files of mosquitto |
 //! | `scram.rs` | stored keys of SCRAM |
+//! | `identity.rs` | who a connection is, and what has proven it |
+//! | `name_rules.rs` | rules that make user names of names in certificates |
 //! | `rule.rs` | rules, principals, and where connections come from |
 //! | `network.rs` | networks in CIDR notation |
 //! | `filter.rs` | whether topic filters cover each other or intersect |
@@ -41,6 +44,8 @@ mod error;
 mod explain;
 mod filter;
 mod grants;
+mod identity;
+mod name_rules;
 mod network;
 mod password;
 mod password_file;
@@ -59,13 +64,15 @@ pub use error::SecurityError;
 pub use explain::{Explanation, Reason};
 pub use filter::{covers, intersects};
 pub use grants::{Grants, SubscribeDecision};
+pub use identity::{CertificateOutcome, Certified, Identity, PeerCertificate, Presented, Principal, Proof};
+pub use name_rules::NameRules;
 pub use network::Network;
 pub use password::{MAX_PASSWORD_BYTES, PasswordHash, SALT_BYTES};
 pub use password_file::read_password_file;
 pub use published::Published;
 pub use record::{apply_record, decode, encode, encode_last_rule};
 pub use rule::{
-    Action, CLIENT_ID_VARIABLE, Effect, MAX_RESOURCE_BYTES, Origin, Pattern, Principal, Resource,
+    Action, CLIENT_ID_VARIABLE, COMMON_NAME_VARIABLE, Effect, MAX_RESOURCE_BYTES, Origin, Pattern, Resource,
     ResourceKind, Rule, RuleId, Subject, USER_VARIABLE,
 };
 pub use scram::{SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys};

@@ -8,14 +8,17 @@ use std::sync::Arc;
 use mainstem_topic::check_filter;
 
 use crate::error::SecurityError;
+use crate::identity::{Principal, Proof};
 use crate::network::Network;
-use crate::user::{check_name, check_user_name};
+use crate::user::check_name;
 
 /// Longest name or prefix of a resource, bytes.
 pub const MAX_RESOURCE_BYTES: usize = 1024;
 
 /// Stands for the user's name in the filter of a rule.
 pub const USER_VARIABLE: &str = "${user}";
+/// Stands for the common name of the client's certificate in the filter of a rule.
+pub const COMMON_NAME_VARIABLE: &str = "${cn}";
 /// Stands for the client identifier in the filter of a rule.
 pub const CLIENT_ID_VARIABLE: &str = "${clientid}";
 
@@ -237,8 +240,8 @@ pub enum Pattern {
     Literal(Arc<str>),
     /// The names that begin with a text.
     Prefix(Arc<str>),
-    /// The names that an MQTT filter matches. [`USER_VARIABLE`] and [`CLIENT_ID_VARIABLE`] stand for what the
-    /// connection has.
+    /// The names that an MQTT filter matches. [`USER_VARIABLE`], [`CLIENT_ID_VARIABLE`] and [`COMMON_NAME_VARIABLE`]
+    /// stand for what the connection has.
     Filter(Arc<str>),
 }
 
@@ -271,8 +274,8 @@ impl Rule {
     /// A name, a filter or the combination of action and resource is invalid.
     pub fn check(&self) -> Result<(), SecurityError> {
         match &self.subject {
-            Subject::User(name) => check_user_name(name)?,
-            Subject::Role(name) => check_name(name)?,
+            // Names of certificates and tokens may have colons, as in `spiffe://example.org/press`.
+            Subject::User(name) | Subject::Role(name) => check_name(name)?,
             Subject::Everyone | Subject::Anonymous => {}
         }
         self.check_resource()?;
@@ -318,13 +321,14 @@ impl Rule {
 
 /// Rejects variables that do not exist, which would otherwise never match.
 fn check_variables(filter: &str) -> Result<(), SecurityError> {
-    let known = [USER_VARIABLE, CLIENT_ID_VARIABLE];
+    let known = [USER_VARIABLE, CLIENT_ID_VARIABLE, COMMON_NAME_VARIABLE];
     let unknown =
         filter.match_indices("${").find(|(at, _)| !known.iter().any(|v| filter[*at..].starts_with(v)));
     match unknown {
         None => Ok(()),
         Some(_) => Err(SecurityError::Rule(format!(
-            "the filter `{filter}` has a variable other than {USER_VARIABLE} and {CLIENT_ID_VARIABLE}"
+            "the filter `{filter}` has a variable other than {USER_VARIABLE}, {CLIENT_ID_VARIABLE} and \
+             {COMMON_NAME_VARIABLE}"
         ))),
     }
 }
@@ -425,37 +429,13 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Who acts: a user, or nobody in particular.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Principal {
-    /// A connection without a user.
-    #[default]
-    Anonymous,
-    /// A user, by name.
-    User(Arc<str>),
-}
-
-impl Principal {
-    /// The user's name.
-    pub fn user(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Anonymous => None,
-            Self::User(name) => Some(name),
-        }
-    }
-}
-
-impl fmt::Display for Principal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.user().map_or("anonymous", |name| name))
-    }
-}
-
 /// Who acts, and from where: what rules depend on besides action and resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// Who.
     pub principal: &'a Principal,
+    /// What has been proven of it beside a password.
+    pub proof: Option<&'a Proof>,
     /// The client identifier of MQTT.
     pub client_id: Option<&'a str>,
     /// The name of the listener; `None` matches no rule that names one.
@@ -489,13 +469,12 @@ pub(crate) fn substituted(filter: &Arc<str>, effect: Effect, origin: &Origin<'_>
     if !filter.contains("${") {
         return Some(Arc::clone(filter));
     }
-    let user = origin.principal.user().map(|name| &**name);
     let mut text = String::with_capacity(filter.len());
     for level in filter.split('/') {
         if !text.is_empty() || level.as_ptr() != filter.as_ptr() {
             text.push('/');
         }
-        match substituted_level(level, user, origin.client_id) {
+        match substituted_level(level, origin) {
             Some(level) => text.push_str(&level),
             None if effect == Effect::Allow => return None,
             None => text.push('+'),
@@ -504,11 +483,15 @@ pub(crate) fn substituted(filter: &Arc<str>, effect: Effect, origin: &Origin<'_>
     Some(text.into())
 }
 
-fn substituted_level(level: &str, user: Option<&str>, client_id: Option<&str>) -> Option<String> {
+fn substituted_level(level: &str, origin: &Origin<'_>) -> Option<String> {
+    let user = origin.principal.user().map(|name| &**name);
+    let common_name = origin.proof.and_then(|proof| proof.common_name.as_deref());
     let mut text = level.to_owned();
     // The client chooses its identifier, which may look like a variable: the user's name is inserted last, and a
     // client identifier with `${` is not inserted.
-    for (variable, value) in [(CLIENT_ID_VARIABLE, client_id), (USER_VARIABLE, user)] {
+    let values =
+        [(CLIENT_ID_VARIABLE, origin.client_id), (COMMON_NAME_VARIABLE, common_name), (USER_VARIABLE, user)];
+    for (variable, value) in values {
         if text.contains(variable) {
             let value = value.filter(|value| {
                 !value.is_empty() && !value.starts_with('$') && !value.contains(['+', '#', '/', '\0', '$'])
@@ -558,7 +541,8 @@ mod tests {
         for (resource, action, ok) in [
             ("mqtt:a/#", Action::Publish, true),
             ("mqtt:a/#/b", Action::Publish, false),
-            ("mqtt:a/${cn}", Action::Publish, false),
+            ("mqtt:a/${cn}", Action::Publish, true),
+            ("mqtt:a/${dn}", Action::Publish, false),
             ("mqtt:a/${user}-x/${clientid}", Action::Publish, true),
             ("topic:a", Action::Publish, false),
             ("topic:a", Action::Consume, true),
@@ -573,7 +557,9 @@ mod tests {
         let long = "x".repeat(MAX_RESOURCE_BYTES + 1);
         assert!(rule(&format!("topic:{long}"), Action::Consume).check().is_err());
         assert!(rule(&format!("mqtt:{long}"), Action::Publish).check().is_err());
-        let name = Subject::User("a:b".into());
+        let name = Subject::User("spiffe://example.org/press".into());
+        assert!(Rule { subject: name, ..rule("*", Action::Any) }.check().is_ok());
+        let name = Subject::User("a\nb".into());
         assert!(Rule { subject: name, ..rule("*", Action::Any) }.check().is_err());
     }
 
@@ -581,7 +567,9 @@ mod tests {
     fn variables_stand_for_plain_values_only() {
         let user = Principal::User("alice".into());
         let substitute = |filter: &str, effect, client_id, principal: &Principal| {
-            let origin = Origin { principal, client_id, listener: None, address: None };
+            let proof = Proof { common_name: Some("press-7".into()), ..Proof::default() };
+            let proof = (*principal != Principal::Anonymous).then_some(&proof);
+            let origin = Origin { principal, proof, client_id, listener: None, address: None };
             substituted(&filter.into(), effect, &origin).map(|filter| filter.to_string())
         };
         let filter = "/plant/${user}/c-${clientid}/#";
@@ -593,5 +581,8 @@ mod tests {
             assert_eq!(denied.as_deref(), Some("/plant/alice/+/#"), "{client_id:?}");
         }
         assert_eq!(allowed(Some("7"), &Principal::Anonymous), None);
+        let of_certificate = |principal| substitute("a/${cn}/+", Effect::Allow, None, principal);
+        assert_eq!(of_certificate(&user).as_deref(), Some("a/press-7/+"));
+        assert_eq!(of_certificate(&Principal::Anonymous), None);
     }
 }

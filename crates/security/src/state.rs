@@ -1,10 +1,12 @@
 //! The state machine of users and rules: changes go in, snapshots come out.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::SecurityError;
-use crate::rule::{Origin, Principal, Rule, RuleId, Subject};
+use crate::identity::{Principal, Proof};
+use crate::rule::{Origin, Rule, RuleId, Subject};
 use crate::user::User;
 
 /// Most users.
@@ -20,7 +22,7 @@ pub enum Anonymous {
     /// They are not.
     #[default]
     Refused,
-    /// They are as long as there is no user.
+    /// They are as long as there is no user, and nothing else names users.
     UntilUsers,
 }
 
@@ -33,6 +35,8 @@ pub struct Settings {
     pub super_users: BTreeSet<Arc<str>>,
     /// Users of the password file. A user of the log with the same name replaces one of these.
     pub file_users: BTreeMap<Arc<str>, Arc<User>>,
+    /// Whether certificates or tokens name users that are not in the user store.
+    pub has_other_users: bool,
 }
 
 /// A change of users or rules. Applying one twice has the effect of applying it once.
@@ -173,12 +177,29 @@ impl SecurityState {
         !self.users.is_empty() || !self.settings.file_users.is_empty()
     }
 
+    /// Whether clients log in: there are users, or certificates or tokens name some.
+    pub fn has_log_ins(&self) -> bool {
+        self.has_users() || self.settings.has_other_users
+    }
+
+    /// Whether a connection with this identity is accepted now. A user that the user store has disabled is not,
+    /// whatever names it.
+    pub fn admits(&self, principal: &Principal, proof: Option<&Proof>) -> bool {
+        match principal {
+            Principal::Anonymous => self.allows_anonymous(),
+            Principal::User(name) => match self.user(name) {
+                Some(user) => !user.disabled,
+                None => proof.is_some_and(|proof| proof.is_external),
+            },
+        }
+    }
+
     /// Whether connections without a user are accepted now.
     pub fn allows_anonymous(&self) -> bool {
         match self.settings.anonymous {
             Anonymous::Allowed => true,
             Anonymous::Refused => false,
-            Anonymous::UntilUsers => !self.has_users(),
+            Anonymous::UntilUsers => !self.has_log_ins(),
         }
     }
 
@@ -213,14 +234,19 @@ impl SecurityState {
         principal.user().is_some_and(|name| self.settings.super_users.contains(name))
     }
 
-    /// The roles of a principal.
-    pub fn roles(&self, principal: &Principal) -> &[Arc<str>] {
-        principal.user().and_then(|name| self.user(name)).map_or(&[], |user| &user.roles)
+    /// The roles of a connection: those of its user, and those that a token gives it.
+    pub fn roles(&self, origin: &Origin<'_>) -> Cow<'_, [Arc<str>]> {
+        let user = origin.principal.user().and_then(|name| self.user(name));
+        let stored: &[Arc<str>] = user.map_or(&[], |user| &user.roles);
+        match origin.proof {
+            Some(proof) if !proof.roles.is_empty() => Cow::Owned([stored, &proof.roles].concat()),
+            _ => Cow::Borrowed(stored),
+        }
     }
 
     /// The rules that apply to connections from here, by identifier.
     pub fn rules_for(&self, origin: &Origin<'_>) -> Vec<(RuleId, &Arc<Rule>)> {
-        let roles = self.roles(origin.principal);
+        let roles = &*self.roles(origin);
         let own = match origin.principal {
             Principal::Anonymous => Subject::Anonymous,
             Principal::User(name) => Subject::User(Arc::clone(name)),
@@ -306,5 +332,31 @@ mod tests {
         state.note_rule_id(RuleId(9));
         state.note_rule_id(RuleId(5));
         assert_eq!(state.next_rule_id(), RuleId(10));
+    }
+
+    #[test]
+    fn certificates_and_tokens_name_users_and_give_roles() {
+        let mut state = SecurityState::new(Settings { has_other_users: true, ..Settings::default() });
+        assert!(state.has_log_ins() && !state.has_users());
+        let proof = Proof { is_external: true, roles: vec!["ops".into()], ..Proof::default() };
+        let alice = Principal::User("alice".into());
+        assert!(state.admits(&alice, Some(&proof)));
+        assert!(!state.admits(&alice, None));
+        assert!(!state.admits(&alice, Some(&Proof::default())), "a common name is no user");
+        let named = |disabled| {
+            let roles = vec!["staff".into()];
+            Change::PutUser(Arc::new(User { roles, disabled, ..User::new("alice").unwrap() }))
+        };
+        state.apply(&named(false));
+        let origin =
+            Origin { principal: &alice, proof: Some(&proof), client_id: None, listener: None, address: None };
+        assert_eq!(*state.roles(&origin), ["staff".into(), "ops".into()]);
+        let of_role = Rule { subject: Subject::Role("ops".into()), ..Rule::clone(&rule("x")) };
+        state.apply(&Change::PutRule(RuleId(1), Arc::new(of_role)));
+        assert_eq!(state.rules_for(&origin).len(), 1);
+        assert!(state.rules_for(&Origin { proof: None, ..origin }).is_empty());
+        assert!(state.admits(&alice, None) && state.admits(&alice, Some(&proof)));
+        state.apply(&named(true));
+        assert!(!state.admits(&alice, None) && !state.admits(&alice, Some(&proof)));
     }
 }

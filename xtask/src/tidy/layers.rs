@@ -80,7 +80,17 @@ const LAYERS: &[Layer] = &[
         tier: "0 pure",
         contents: "users, password verifiers, access rules and their evaluation",
         imports: &["topic"],
-        pure: Some(&["argon2", "base64", "hmac", "pbkdf2", "serde", "serde_json", "sha2", "subtle"]),
+        pure: Some(&[
+            "argon2",
+            "base64",
+            "hmac",
+            "pbkdf2",
+            "regex-lite",
+            "serde",
+            "serde_json",
+            "sha2",
+            "subtle",
+        ]),
     },
     Layer {
         name: "sasl",

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use mainstem_kafka_server::Security;
 use mainstem_security::{
-    Anonymous, Attempt, Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published,
-    Reply, Salts, SecurityAdmin, SecurityHost, SecurityState, Settings, User,
+    Anonymous, Attempt, Authenticator, CertificateOutcome, Certified, Change, ChangeError, Denial, Edit,
+    Identity, LogIn, LogInResult, Presented, Published, Reply, Salts, SecurityAdmin, SecurityHost,
+    SecurityState, Settings, User,
 };
 
 const SALTS: Salts = Salts([[1; 16], [2; 16], [3; 16]]);
@@ -64,7 +65,13 @@ impl Authenticator for Host {
         let state = self.published.state();
         let user =
             state.user(&log_in.user).filter(|user| user.verify_password(&log_in.password) && !user.disabled);
-        reply(user.map_or(LogInResult::Rejected, |user| LogInResult::Accepted(Arc::clone(user))));
+        reply(
+            user.map_or(LogInResult::Rejected, |user| LogInResult::Accepted(Identity::of_user(&user.name))),
+        );
+    }
+
+    fn check_certificate(&self, _presented: &Presented<'_>) -> CertificateOutcome {
+        CertificateOutcome::Ignored(Certified::default())
     }
 
     /// After three failures, users must wait.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use mainstem_mqtt::{Connect, ReasonCode};
 use mainstem_runtime::{ConnId, Io};
-use mainstem_security::{LogInResult, Principal, SubscribeDecision};
+use mainstem_security::{
+    CertificateOutcome, Identity, LogInResult, PeerCertificate, Principal, SecurityState, SubscribeDecision,
+};
 use mainstem_topic::parse_subscription;
 
 use super::{Handled, ProtocolError, Shard};
@@ -20,11 +22,17 @@ use crate::session::SessionExt;
 const RENEWAL_UNITS: u32 = 10;
 const SUBSCRIPTION_UNITS: u32 = 2;
 
+/// Whether a CONNECT has something to be verified. Without users, user name and password are ignored. MQTT 5 has
+/// passwords without a user name, which a token may be.
+fn presents_log_in(connect: &Connect<'_>, state: &SecurityState) -> bool {
+    state.has_log_ins() && (connect.username.is_some() || connect.password.is_some())
+}
+
 /// What a CONNECT comes to before its session is looked for.
 pub(super) enum LoggedIn {
     /// The client is who it says.
-    As(Principal),
-    /// The password is being verified.
+    As(Identity),
+    /// The password or token is being verified.
     NotYet,
 }
 
@@ -38,25 +46,32 @@ impl Shard {
     ) -> Result<LoggedIn, ReasonCode> {
         match self.connections.log_in(conn) {
             LogInState::Waiting => return Ok(LoggedIn::NotYet),
-            LogInState::Over(LogInResult::Accepted(user)) => {
-                return Ok(LoggedIn::As(Principal::User(Arc::clone(&user.name))));
-            }
+            LogInState::Over(LogInResult::Accepted(identity)) => return Ok(LoggedIn::As(identity)),
             LogInState::Over(LogInResult::Rejected) => return Err(ReasonCode::BadUserNameOrPassword),
             LogInState::Over(LogInResult::Busy) => return Err(ReasonCode::ServerBusy),
             LogInState::None => {}
         }
-        let Some(state) = self.shared.security.state() else { return Ok(LoggedIn::As(Principal::Anonymous)) };
-        let Some(user) = connect.username.filter(|_| state.has_users()) else {
-            let is_allowed = state.allows_anonymous();
-            return if is_allowed {
-                Ok(LoggedIn::As(Principal::Anonymous))
-            } else {
-                Err(ReasonCode::NotAuthorized)
-            };
+        let Some(state) = self.shared.security.state() else {
+            return Ok(LoggedIn::As(Identity::default()));
         };
+        let address = io.peer_address(conn);
+        let proxied = || io.proxied_client(conn)?.common_name.as_deref();
+        let certificate = io.peer_certificate(conn).map(PeerCertificate::Der);
+        let certificate = certificate.or_else(|| proxied().map(PeerCertificate::CommonName));
+        let (listener, has_password) = (self.connections.listener(conn), connect.password.is_some());
+        let certified =
+            match self.shared.security.check_certificate(listener, certificate, has_password, address) {
+                CertificateOutcome::Accepted(identity) => return Ok(LoggedIn::As(identity)),
+                CertificateOutcome::Refused => return Err(ReasonCode::NotAuthorized),
+                CertificateOutcome::Ignored(certified) => certified,
+            };
+        if !presents_log_in(connect, &state) {
+            let anonymous = certified.confirm(Identity::default()).filter(|_| state.allows_anonymous());
+            return anonymous.map(LoggedIn::As).ok_or(ReasonCode::NotAuthorized);
+        }
         self.connections.set_log_in(conn, LogInState::Waiting);
-        let (password, address) = (connect.password.unwrap_or_default(), io.peer_address(conn));
-        self.shared.security.log_in(self.me, conn, user, password, address);
+        let credentials = (connect.username.unwrap_or_default(), connect.password.unwrap_or_default());
+        self.shared.security.log_in(self.me, conn, credentials, certified, address);
         Ok(LoggedIn::NotYet)
     }
 
@@ -101,13 +116,11 @@ impl Shard {
         } else {
             let listener = is_connected.then(|| self.connections.listener(conn));
             let address = io.peer_address(conn).filter(|_| is_connected);
-            Access::new(&shared.security, Principal::Anonymous, &client_id, listener, address)
+            Access::new(&shared.security, Identity::default(), &client_id, listener, address)
         };
         let Some(access) = renewed else { return };
-        let is_known = match access.principal() {
-            Principal::Anonymous => state.allows_anonymous(),
-            Principal::User(name) => state.user(name).is_some_and(|user| !user.disabled),
-        };
+        let identity = access.identity();
+        let is_known = state.admits(&identity.principal, identity.proof.as_deref());
         let may_connect = access.may_connect();
         self.sessions.at(slot).set_access(Some(access));
         if is_connected && !(is_known && may_connect) {
@@ -211,23 +224,20 @@ impl Shard {
         conn: ConnId,
         connect: &Connect<'_>,
         client_id: &str,
-        principal: &Principal,
+        identity: &Identity,
     ) -> Result<Option<Access>, ReasonCode> {
         let shared = Arc::clone(&self.shared);
         let state = shared.security.state();
-        if !state.as_ref().is_some_and(|state| state.has_users() || state.has_rules()) {
+        if !state.as_ref().is_some_and(|state| state.has_log_ins() || state.has_rules()) {
             return Ok(None);
         }
         // The user may have been disabled while its password was being checked.
-        let is_known = state.is_some_and(|state| match principal.user() {
-            Some(user) => state.user(user).is_some_and(|user| !user.disabled),
-            None => state.allows_anonymous(),
-        });
-        if !is_known {
+        let proof = identity.proof.as_deref();
+        if !state.is_some_and(|state| state.admits(&identity.principal, proof)) {
             return Err(ReasonCode::NotAuthorized);
         }
         let (listener, address) = (self.connections.listener(conn), io.peer_address(conn));
-        let access = Access::new(&shared.security, principal.clone(), client_id, Some(listener), address);
+        let access = Access::new(&shared.security, identity.clone(), client_id, Some(listener), address);
         let Some(access) = access else { return Ok(None) };
         if !access.may_connect() {
             access.connect_denied(&shared.security, client_id);
@@ -239,7 +249,7 @@ impl Shard {
         }
         let known = shared.registry.find(client_id).filter(|known| known.shard == self.me);
         if let Some(known) = known
-            && !self.may_take_over(known, principal)
+            && !self.may_take_over(known, &identity.principal)
         {
             log::info!("client {client_id:?} is refused: its session belongs to another user");
             access.connect_denied(&shared.security, client_id);

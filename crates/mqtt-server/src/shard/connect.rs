@@ -95,8 +95,8 @@ impl Shard {
             self.hand_over(io, conn, known);
             return Ok(Next::Gone);
         }
-        let principal = match self.log_in(io, conn, &connect) {
-            Ok(LoggedIn::As(principal)) => principal,
+        let identity = match self.log_in(io, conn, &connect) {
+            Ok(LoggedIn::As(identity)) => identity,
             Ok(LoggedIn::NotYet) => return Ok(Next::Hold),
             Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
         };
@@ -107,7 +107,7 @@ impl Shard {
             self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(ProtocolError::new(reason, "there is no client identifier to assign"));
         }
-        let access = match self.check_rights(io, conn, &connect, &client_id, &principal) {
+        let access = match self.check_rights(io, conn, &connect, &client_id, &identity) {
             Ok(access) => access,
             Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
         };

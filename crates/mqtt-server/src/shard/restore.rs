@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstem_log::{Durability as LogDurability, Error, Stores};
 use mainstem_runtime::{Clock, ConnId, Io};
-use mainstem_security::Principal;
+use mainstem_security::Identity;
 use mainstem_topic::parse_subscription;
 
 use super::Shard;
@@ -114,8 +114,8 @@ impl Shard {
         session.make_durable(journal, number);
         session.restore(&stored, age_ms, clock);
         if let Some(user) = &stored.user {
-            let principal = Principal::User((&**user).into());
-            let access = Access::new(&self.shared.security, principal, &client_id, None, None);
+            let identity = Identity::of_user(&(&**user).into());
+            let access = Access::new(&self.shared.security, identity, &client_id, None, None);
             session.set_access(access);
         }
         if let Some(will) = &stored.will {

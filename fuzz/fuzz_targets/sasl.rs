@@ -81,6 +81,7 @@ fuzz_target!(|input: Input| {
     let client = Client { algorithm, user, password, nonce: "abc", gs2_header };
     let mut next = match mechanism {
         Mechanism::Plain => format!("\0{user}\0{password}"),
+        Mechanism::OauthBearer => format!("{gs2_header}\x01auth=Bearer {password}\x01\x01"),
         Mechanism::ScramSha256 | Mechanism::ScramSha512 => client.first(),
     };
     let mut is_altered = false;
@@ -97,9 +98,13 @@ fuzz_target!(|input: Input| {
             Step::CheckPassword { user: found, password } => {
                 exchange.password_checked(input.user_exists && found == user && password.expose() == PASSWORD)
             }
+            Step::CheckToken { token } => {
+                exchange.token_checked((input.user_exists && token.expose() == PASSWORD).then_some(user))
+            }
             step => step,
         };
         match step {
+            Step::Challenge(_) if mechanism == Mechanism::OauthBearer => next = "\x01".to_owned(),
             Step::Challenge(message) => {
                 let server_first = String::from_utf8(message).expect("SCRAM is text");
                 // An altered first message may have another nonce, which the client would refuse.
@@ -110,8 +115,8 @@ fuzz_target!(|input: Input| {
             }
             Step::Success { user: found, message } => {
                 assert!(input.user_exists && found == user);
-                // PLAIN may be altered into the right password, SCRAM only by one who can compute the proof.
-                assert!(mechanism == Mechanism::Plain || input.knows_password);
+                // PLAIN and OAUTHBEARER may be altered into the right one, SCRAM only by one who can compute the proof.
+                assert!(mechanism.scram_algorithm().is_none() || input.knows_password);
                 assert!(is_altered || message == server_last.as_bytes());
                 return;
             }

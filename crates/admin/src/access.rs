@@ -174,10 +174,13 @@ async fn verify(
     }
 }
 
-/// User name and password of basic authentication (RFC 7617).
+/// User name and password of basic authentication (RFC 7617), or a token without a name (RFC 6750).
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, encoded) = text.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some((String::new(), encoded.trim().to_owned()));
+    }
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
@@ -201,7 +204,8 @@ mod tests {
         let encoded = STANDARD.encode("Aladdin:open:sesame");
         assert_eq!(parse(&format!("Basic {encoded}")), alice);
         assert_eq!(parse(&format!("bASIC {encoded}")), alice);
-        for value in ["Basic", "Basic !", "Bearer x", "Basic QWxhZGRpbg==", ""] {
+        assert_eq!(parse("bearer a.b.c"), Some((String::new(), "a.b.c".to_owned())));
+        for value in ["Basic", "Basic !", "Digest x", "Basic QWxhZGRpbg==", ""] {
             assert_eq!(parse(value), None, "{value}");
         }
         assert_eq!(credentials(&HeaderMap::new()), None);

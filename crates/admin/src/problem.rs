@@ -100,7 +100,7 @@ impl Problem {
 
     /// The request has no valid user name and password. Nothing tells what is wrong with them.
     pub(crate) fn log_in() -> Self {
-        let detail = "this request needs the name and the password of a user (basic authentication)";
+        let detail = "this request needs the name and the password of a user (basic authentication), or a token (bearer)";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
     }
 

@@ -97,7 +97,9 @@ impl Failures {
 
     fn keys<'a>(&self, user: &'a str, address: Option<IpAddr>) -> impl Iterator<Item = (Key<'a>, u32)> {
         let address = address.map(|address| (Key::Address(prefix(address)), self.per_address_max));
-        address.into_iter().chain([(Key::User(user), self.per_user_max)])
+        // Of a token that is not valid, the user is not known.
+        let user = (!user.is_empty()).then_some((Key::User(user), self.per_user_max));
+        address.into_iter().chain(user)
     }
 }
 

@@ -23,7 +23,9 @@ use serde_json::{Map, Value};
 use crate::audit::Audit;
 use crate::certificate::{Names, WithPassword};
 use crate::failures::Failures;
+use crate::jwt::{Refusal, TokenUser, Tokens, is_token};
 use crate::providers::Providers;
+use crate::reply::{SharedReply, submit};
 use crate::verified::Verified;
 use crate::verifier::{Pool, verify};
 
@@ -186,27 +188,19 @@ impl Authenticator for Host {
             // No user has such a name. It costs what an unknown one costs, but waits with few bytes.
             log_in.user = format!("{}\0", cut(&log_in.user)).into();
         }
-        if let Some(result) = self.shared.decide_at_once(&log_in) {
-            return reply(result);
-        }
-        let shared = Arc::clone(&self.shared);
-        // If too many wait, the job comes back, and the reply is in here.
-        let reply = Arc::new(Mutex::new(Some(reply)));
-        let take = |reply: &Mutex<Option<Reply<LogInResult>>>| {
-            reply.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
-        let later = Arc::clone(&reply);
-        let job = move || {
-            let result = shared.verify(&log_in);
-            if let Some(reply) = take(&later) {
-                reply(result);
+        let (shared, reply) = (Arc::clone(&self.shared), SharedReply::new(reply));
+        if let Some(tokens) = self.shared.providers.tokens.clone().filter(|_| is_token(&log_in.password)) {
+            if shared.is_limited(&log_in) {
+                return reply.answer(LogInResult::Busy);
             }
-        };
-        if self.pool.submit(Box::new(job)).is_err()
-            && let Some(reply) = take(&reply)
-        {
-            reply(LogInResult::Busy);
+            let work = move |reply: &SharedReply<LogInResult>| shared.verify_token(&tokens, log_in, reply);
+            return submit(|job| self.pool.submit(job), &reply, LogInResult::Busy, work);
         }
+        if let Some(result) = self.shared.decide_at_once(&log_in) {
+            return reply.answer(result);
+        }
+        let work = move |reply: &SharedReply<LogInResult>| reply.answer(shared.verify(&log_in));
+        submit(|job| self.pool.submit(job), &reply, LogInResult::Busy, work);
     }
 
     fn may_attempt(&self, attempt: &Attempt<'_>) -> bool {
@@ -268,23 +262,14 @@ impl SecurityAdmin for Host {
     }
 
     fn derive(&self, mut user: User, password: Vec<u8>, reply: Reply<Result<User, ChangeError>>) {
-        let reply = Arc::new(Mutex::new(Some(reply)));
-        let answer = |reply: &Mutex<Option<Reply<Result<User, ChangeError>>>>, result| {
-            if let Some(reply) = reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                reply(result);
-            }
-        };
-        let later = Arc::clone(&reply);
-        let job = move || {
-            let result = salts().and_then(|salts| {
+        let reply = SharedReply::new(reply);
+        let work = move |reply: &SharedReply<Result<User, ChangeError>>| {
+            reply.answer(salts().and_then(|salts| {
                 user.set_password(&password, &salts).map_err(ChangeError::Invalid)?;
                 Ok(user)
-            });
-            answer(&later, result);
+            }));
         };
-        if self.pool.submit(Box::new(job)).is_err() {
-            answer(&reply, Err(ChangeError::Unavailable));
-        }
+        submit(|job| self.pool.submit(job), &reply, Err(ChangeError::Unavailable), work);
     }
 }
 
@@ -350,11 +335,56 @@ impl LogIns {
                 return Some(self.accepted(log_in, user));
             }
         }
-        let is_limited = self.failures().is_limited(&log_in.user, log_in.address, now);
-        is_limited.then(|| {
-            self.audit(&attempt_of(log_in), "log-in-limited");
-            LogInResult::Busy
-        })
+        self.is_limited(log_in).then_some(LogInResult::Busy)
+    }
+
+    /// Whether too many log-ins like this one have failed.
+    fn is_limited(&self, log_in: &LogIn) -> bool {
+        let attempt = attempt_of(log_in);
+        let is_limited = self.failures().is_limited(attempt.user, attempt.address, Instant::now());
+        if is_limited {
+            self.audit(&attempt, "log-in-limited");
+        }
+        is_limited
+    }
+
+    /// Verifies a token. With an unknown key, it waits until the keys have been read again.
+    fn verify_token(self: &Arc<Self>, tokens: &Arc<Tokens>, log_in: LogIn, reply: &SharedReply<LogInResult>) {
+        let verified = tokens.verify(&log_in.password);
+        if verified != Err(Refusal::UnknownKey) {
+            return reply.answer(self.decide_token(tokens, &log_in, verified));
+        }
+        let (shared, again) = (Arc::clone(self), Arc::clone(tokens));
+        let work = move |reply: &SharedReply<LogInResult>| {
+            let verified = again.verify(&log_in.password);
+            reply.answer(shared.decide_token(&again, &log_in, verified));
+        };
+        submit(|job| tokens.after_refresh(job), reply, LogInResult::Busy, work);
+    }
+
+    fn decide_token(
+        &self,
+        tokens: &Tokens,
+        log_in: &LogIn,
+        verified: Result<TokenUser, Refusal>,
+    ) -> LogInResult {
+        let attempt = attempt_of(log_in);
+        let (user, proof) = match verified {
+            Ok(TokenUser { user, proof }) => (user, proof),
+            Err(refusal) => {
+                tokens.log_refusal(&refusal);
+                self.failures().count(attempt.user, attempt.address, Instant::now());
+                self.audit(&attempt, FAILED);
+                return LogInResult::Rejected;
+            }
+        };
+        let attempt = Attempt { user: &user, ..attempt };
+        let identity =
+            Identity { principal: Principal::User(Arc::clone(&user)), proof: Some(Arc::new(proof)) };
+        let is_admitted = self.published.state().admits(&identity.principal, identity.proof.as_deref());
+        let identity = log_in.certified.confirm(identity).filter(|_| is_admitted);
+        self.audit(&attempt, if identity.is_some() { ACCEPTED } else { FAILED });
+        identity.map_or(LogInResult::Rejected, LogInResult::Accepted)
     }
 
     fn verify(&self, log_in: &LogIn) -> LogInResult {
@@ -398,8 +428,10 @@ fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(AUDITED_BYTES_MAX)]
 }
 
+/// Of a token, the user is not known before it is verified.
 fn attempt_of(log_in: &LogIn) -> Attempt<'_> {
-    Attempt { user: &log_in.user, address: log_in.address, protocol: log_in.protocol }
+    let user = if is_token(&log_in.password) { "" } else { &*log_in.user };
+    Attempt { user, address: log_in.address, protocol: log_in.protocol }
 }
 
 /// A change in the audit log, without verifiers.

@@ -20,6 +20,8 @@
 //! | `host.rs` | [`Host`]: the log of changes, and the interface for protocols |
 //! | `providers.rs` | where users come from besides the user store, and in which order |
 //! | `certificate.rs` | users of client certificates |
+//! | `jwt/` | tokens: their keys, and how these change; verifying one token, and what its claims say |
+//! | `reply.rs` | a reply that two may give |
 //! | `verifier.rs` | the threads that hash passwords |
 //! | `failures.rs` | failed log-ins by address and user |
 //! | `verified.rs` | credentials that were verified a short time ago |
@@ -29,10 +31,13 @@ mod audit;
 mod certificate;
 mod failures;
 mod host;
+mod jwt;
 mod providers;
+mod reply;
 mod verified;
 mod verifier;
 
 pub use certificate::{CertificateName, CertificateUsers, WithPassword};
 pub use host::{Host, Limits, OpenError};
+pub use jwt::{TokenRules, TokenSettings, Tokens};
 pub use providers::Providers;

@@ -5,22 +5,27 @@
 //! | provider | allows | denies | ignores |
 //! |---|---|---|---|
 //! | certificate | a user that the certificate names | a certificate that names none, a disabled user | no certificate, a listener that takes no users from them; a password, if that decides |
+//! | token | a user of a valid token | a token that is not valid, a disabled user | a password that has not the form of a token |
 //! | user store | the password of a user | everything else | nothing |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::certificate::CertificateUsers;
+use crate::jwt::Tokens;
 
 /// Where users come from besides the user store.
 #[derive(Debug, Default)]
 pub struct Providers {
     /// The listeners that take users from client certificates, by name.
     pub certificates: BTreeMap<String, CertificateUsers>,
+    /// Tokens, if any are accepted.
+    pub tokens: Option<Arc<Tokens>>,
 }
 
 impl Providers {
     /// Whether any names users.
     pub(crate) fn have_users(&self) -> bool {
-        !self.certificates.is_empty()
+        !self.certificates.is_empty() || self.tokens.is_some()
     }
 }

@@ -88,6 +88,7 @@ impl Shard {
             Step::CheckPassword { user, password } => {
                 self.check_password(io, reply, &user, password.expose());
             }
+            Step::CheckToken { token } => self.check_password(io, reply, "", token.expose()),
             Step::Challenge(token) => self.answer_token(io, &reply, &token, 0),
             Step::Success { user, message } => self.on_log_in(io, &reply, &user, &message),
             Step::Failure(failure) => self.on_failure(io, &reply, failure),
@@ -143,7 +144,7 @@ impl Shard {
         }
     }
 
-    /// Has a password checked on another thread.
+    /// Has a password or a token checked on another thread.
     fn check_password(&mut self, io: &mut Io<'_, Mail>, reply: TokenReply, user: &str, password: &str) {
         let caller = reply.caller();
         let Some(host) = self.env.shared().security().map(|security| Arc::clone(&security.host)) else {
@@ -170,10 +171,17 @@ impl Shard {
         let Some(reply) = exchanging.waiting.take() else { return };
         let step = match result {
             LogInResult::Busy => return self.fail_log_in(io, &reply, BUSY),
-            LogInResult::Rejected => exchanging.exchange.password_checked(false),
-            LogInResult::Accepted(identity) => {
-                exchanging.identity = Some(identity);
-                exchanging.exchange.password_checked(true)
+            result => {
+                exchanging.identity = match result {
+                    LogInResult::Accepted(identity) => Some(identity),
+                    LogInResult::Rejected | LogInResult::Busy => None,
+                };
+                let user = exchanging.identity.as_ref().and_then(Identity::user);
+                if exchanging.mechanism == Mechanism::OauthBearer {
+                    exchanging.exchange.token_checked(user.map(|user| &**user))
+                } else {
+                    exchanging.exchange.password_checked(user.is_some())
+                }
             }
         };
         self.on_step(io, reply, step);
@@ -230,6 +238,7 @@ impl Shard {
             (Failure::Credentials, Mechanism::Plain) => {
                 "Authentication failed: Invalid username or password".into()
             }
+            (Failure::Credentials, Mechanism::OauthBearer) => r#"{"status":"invalid_token"}"#.into(),
             (Failure::Credentials, mechanism) => format!(
                 "Authentication failed during authentication due to invalid credentials with SASL mechanism {}",
                 mechanism.name()

@@ -9,12 +9,14 @@ use std::path::Path;
 use mainstem_mqtt_server::config::Field;
 use mainstem_mqtt_server::{Durability, MqttConfig, choices, settings};
 use mainstem_runtime::Pinning;
+use mainstem_sasl::Mechanism;
 use mainstem_topic::check_filter;
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt, convert};
 use crate::cli::{ServeArgs, Setting};
+use crate::jwt::JwtConfig;
 use crate::listener_section::{self, ListenerSection, check_listeners};
 use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
@@ -93,8 +95,8 @@ settings! {
         /// Host and port advertised to clients; empty for the address of the listener, or the host name if that is a
         /// wildcard address.
         advertised: String = "";
-        /// Mechanisms of SASL that this listener offers: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512". If there are any,
-        /// its clients must log in (sasl.enabled.mechanisms).
+        /// Mechanisms of SASL that this listener offers: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512",
+        /// "OAUTHBEARER". If there are any, its clients must log in (sasl.enabled.mechanisms).
         sasl: Vec<String> = Vec::new();
         /// How long a connection may take to log in, in ms.
         log_in_timeout_ms: u64 = 30_000_u64, in 100 ..= 3_600_000;
@@ -256,6 +258,7 @@ pub(crate) struct Config {
     pub(crate) http: HttpConfig,
     pub(crate) queues: QueuesConfig,
     pub(crate) security: SecurityConfig,
+    pub(crate) jwt: JwtConfig,
     pub(crate) listener: Vec<ListenerSection>,
     pub(crate) queue: Vec<DeclaredQueue>,
     pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
@@ -307,10 +310,23 @@ impl Config {
         checked("queues", config.queues.check())?;
         checked("security", config.security.check())?;
         checked("security", config.security.check_more())?;
+        checked("jwt", config.jwt.check())?;
+        checked("jwt", config.jwt.check_more())?;
+        config.check_tokens()?;
         check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
         check_queues(&config.queue)?;
         config.bindings()?;
         Ok(config)
+    }
+
+    /// Checks that tokens are accepted where a listener offers to log in with them.
+    fn check_tokens(&self) -> Result<(), String> {
+        let name = Mechanism::OauthBearer.name();
+        let mut offered = self.listener.iter().flat_map(|section| &section.sasl).chain(&self.kafka.sasl);
+        if !self.jwt.is_enabled() && offered.any(|mechanism| mechanism == name) {
+            return Err(format!("sasl: {name} needs the section [jwt], with the keys of tokens"));
+        }
+        Ok(())
     }
 
     /// The bindings, checked and converted.
@@ -419,6 +435,11 @@ pub(crate) fn reference() -> String {
         ),
         reference_section("queues", "Work queues in general. See [queues.md](queues.md).", QueuesConfig::fields()),
         reference_section("security", "Users and rules. See [security.md](security.md).", SecurityConfig::fields()),
+        reference_section(
+            "jwt",
+            "Tokens (JWT) that log clients in, if there is a key. See [security.md](security.md#tokens).",
+            JwtConfig::fields(),
+        ),
         listener_section::REFERENCE.to_owned(),
         crate::queues::reference(),
         crate::bindings::REFERENCE.to_owned(),

@@ -412,7 +412,7 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 | `max_connections` | | from 1 | MQTT, Kafka: maximum number of connections of this listener, beside that of its protocol. |
 | `proxy_protocol.from` | | addresses, networks | MQTT, Kafka: load balancers that name their clients by the PROXY protocol, version 1 or 2, such as `[\"192.0.2.0/24\"]`. With it, every connection must come from one of them and begin with a header. See [tls.md](tls.md#behind-a-load-balancer). |
 | `advertised` | `\"\"` | | Kafka: host and port that clients of this listener are told; empty for its address, or the host name if that is a wildcard address. |
-| `sasl` | `[]` | PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 | Kafka: mechanisms of SASL that the listener offers. If there are any, its clients must log in. |
+| `sasl` | `[]` | PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER | Kafka: mechanisms of SASL that the listener offers. If there are any, its clients must log in. |
 | `user_name_from` | | common-name, subject, dns, email, uri | The name in a client certificate that is the user. With it, certificates log clients in. See [security.md](security.md#certificates). |
 | `user_name_rules` | | rules as in Kafka's `ssl.principal.mapping.rules` | What the user is called by that name, such as `\"RULE:^CN=(.*?),.*$/$1/L,DEFAULT\"`. Without, the name itself. |
 | `user_with_password` | `\"password\"` | password, certificate, both | What decides if a client with a certificate also presents a password or a token. |

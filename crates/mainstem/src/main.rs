@@ -29,6 +29,7 @@ mod cli;
 mod config;
 mod descriptors;
 mod health_store;
+mod jwt;
 mod listener_section;
 mod listeners;
 mod memory;

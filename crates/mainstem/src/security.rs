@@ -20,6 +20,7 @@ use mainstem_security::{
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
 
+use crate::jwt::JwtConfig;
 use crate::listener_section::ListenerSection;
 
 /// Directory of the log in the data directory.
@@ -143,15 +144,15 @@ impl SecurityConfig {
 /// Where users come from besides the user store.
 ///
 /// # Errors
-/// A message for the user: a listener is invalid.
-pub(crate) fn providers(listeners: &[ListenerSection]) -> Result<Providers, String> {
+/// A message for the user: a listener or a key of tokens is invalid.
+pub(crate) fn providers(listeners: &[ListenerSection], jwt: &JwtConfig) -> Result<Providers, String> {
     let mut certificates = BTreeMap::new();
     for section in listeners {
         if let Some(users) = section.certificate_users()? {
             certificates.insert(section.name.clone(), users);
         }
     }
-    Ok(Providers { certificates })
+    Ok(Providers { certificates, tokens: jwt.open()?.map(Arc::new) })
 }
 
 /// Opens users and rules. `listeners` are the addresses to be served, by name, `kafka` those of Kafka among them.

@@ -1,6 +1,7 @@
 //! Timers of a shard, packed into the 64-bit tokens of the runtime.
 //!
-//! Timers are not cancelled: each checks whether it still matters when it fires.
+//! The highest bit is not used: the host tells the timers of its servers apart by it. Timers are not cancelled: each
+//! checks whether it still matters when it fires.
 
 use mainstem_runtime::ConnId;
 
@@ -29,6 +30,8 @@ pub(crate) enum Timer {
     Marks,
     /// Refused queue consumers ask again.
     Queues,
+    /// What proves who the client is may have ended.
+    Proof(ConnId),
 }
 
 impl Timer {
@@ -43,9 +46,10 @@ impl Timer {
             Self::Will(key) => pack(3, key.slot, key.generation),
             Self::Sys => pack(4, 0, 0),
             Self::Sweep => pack(5, 0, 0),
-            Self::Maintenance => pack(6, 0, 0),
+            Self::Maintenance => pack(7, 0, 2),
             Self::Marks => pack(7, 0, 0),
             Self::Queues => pack(7, 0, 1),
+            Self::Proof(conn) => pack(6, conn.slot() as u32, conn.generation()),
         }
     }
 
@@ -61,9 +65,12 @@ impl Timer {
             3 => Self::Will(key),
             4 => Self::Sys,
             5 => Self::Sweep,
-            6 => Self::Maintenance,
-            _ if generation == 0 => Self::Marks,
-            _ => Self::Queues,
+            6 => Self::Proof(ConnId::from_parts(slot, generation)),
+            _ => match generation {
+                0 => Self::Marks,
+                1 => Self::Queues,
+                _ => Self::Maintenance,
+            },
         }
     }
 }
@@ -86,8 +93,10 @@ mod tests {
             Timer::Maintenance,
             Timer::Marks,
             Timer::Queues,
+            Timer::Proof(conn),
         ] {
             assert_eq!(Timer::from_token(timer.token()), timer);
+            assert_eq!(timer.token() >> 63, 0, "the bit of the host");
         }
     }
 }

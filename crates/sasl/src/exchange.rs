@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! PLAIN   token ──► CheckPassword ──password_checked──► Success │ Failure
+//! BEARER  token ──► CheckToken ──token_checked──► Success │ Challenge ──^A──► Failure
 //! SCRAM   token ──► FindKeys ──keys_found──► Challenge ──token──► Success │ Failure
 //! ```
 //!
@@ -11,10 +12,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use mainstem_security::{ScramAlgorithm, ScramKeys};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, check_authorization};
 use crate::mechanism::Mechanism;
 use crate::password::Password;
-use crate::{plain, scram};
+use crate::{bearer, plain, scram};
 
 /// Largest message of a client, bytes. All parts of a valid message together are shorter.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1_024;
@@ -38,6 +39,11 @@ pub enum Step {
         /// The password.
         password: Password,
     },
+    /// Check the token and call [`Exchange::token_checked`].
+    CheckToken {
+        /// The token.
+        token: Password,
+    },
     /// Send this, and wait for the client's next message.
     Challenge(Vec<u8>),
     /// The client is this user. Send the message with the outcome; it may be empty.
@@ -58,8 +64,19 @@ pub struct Exchange(State);
 #[derive(Debug)]
 enum State {
     Plain,
-    CheckingPassword { user: String },
-    Scram { algorithm: ScramAlgorithm, nonce: String },
+    CheckingPassword {
+        user: String,
+    },
+    Bearer,
+    CheckingToken {
+        authorization: String,
+    },
+    /// The client has been told that its token is not valid.
+    RefusedToken,
+    Scram {
+        algorithm: ScramAlgorithm,
+        nonce: String,
+    },
     FindingKeys(Box<scram::Begun>),
     AwaitingProof(Box<scram::Challenged>),
     Ended,
@@ -69,6 +86,7 @@ impl Exchange {
     /// Begins an exchange. The nonce must be unpredictable; SCRAM alone uses it.
     pub fn new(mechanism: Mechanism, nonce: [u8; NONCE_BYTES]) -> Self {
         Self(match mechanism.scram_algorithm() {
+            None if mechanism == Mechanism::OauthBearer => State::Bearer,
             None => State::Plain,
             Some(algorithm) => State::Scram { algorithm, nonce: BASE64.encode(nonce) },
         })
@@ -85,6 +103,11 @@ impl Exchange {
                 self.0 = State::CheckingPassword { user: user.clone() };
                 Step::CheckPassword { user, password }
             }),
+            State::Bearer => bearer::parse(token).map(|(authorization, token)| {
+                self.0 = State::CheckingToken { authorization };
+                Step::CheckToken { token }
+            }),
+            State::RefusedToken if token == bearer::ACKNOWLEDGMENT => Err(Failure::Credentials),
             State::Scram { algorithm, nonce } => scram::Begun::first(algorithm, &nonce, token).map(|begun| {
                 let user = begun.user().to_owned();
                 self.0 = State::FindingKeys(Box::new(begun));
@@ -93,7 +116,11 @@ impl Exchange {
             State::AwaitingProof(challenged) => {
                 challenged.last(token).map(|(user, message)| Step::Success { user, message })
             }
-            State::CheckingPassword { .. } | State::FindingKeys(_) | State::Ended => Err(Failure::Unexpected),
+            State::CheckingPassword { .. }
+            | State::CheckingToken { .. }
+            | State::RefusedToken
+            | State::FindingKeys(_)
+            | State::Ended => Err(Failure::Unexpected),
         };
         outcome.unwrap_or_else(Step::Failure)
     }
@@ -106,6 +133,23 @@ impl Exchange {
                 let (challenged, message) = begun.keys_found(found, secret);
                 self.0 = State::AwaitingProof(Box::new(challenged));
                 Step::Challenge(message)
+            }
+            _ => Step::Failure(Failure::Unexpected),
+        }
+    }
+
+    /// The answer to [`Step::CheckToken`]: the user of the token, if it is valid.
+    pub fn token_checked(&mut self, user: Option<&str>) -> Step {
+        match (std::mem::replace(&mut self.0, State::Ended), user) {
+            (State::CheckingToken { authorization }, Some(user)) => {
+                match check_authorization(&authorization, user) {
+                    Ok(()) => Step::Success { user: user.to_owned(), message: Vec::new() },
+                    Err(failure) => Step::Failure(failure),
+                }
+            }
+            (State::CheckingToken { .. }, None) => {
+                self.0 = State::RefusedToken;
+                Step::Challenge(bearer::REFUSAL.to_vec())
             }
             _ => Step::Failure(Failure::Unexpected),
         }

@@ -1,4 +1,5 @@
-//! The server side of SASL (RFC 4422): PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, as state machines without IO.
+//! The server side of SASL (RFC 4422): PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and
+//! OAUTHBEARER, as state machines without IO.
 //!
 //! An exchange takes the client's messages and returns what to do next: send a message, or look something up in the
 //! user store. The caller may do that at once or later. The framing of the messages, the delay of a refusal and the
@@ -25,13 +26,15 @@
 //! | file | contents |
 //! |---|---|
 //! | `mechanism.rs` | the mechanisms and their names |
-//! | `exchange.rs` | the exchange, which is one of the two below, and its steps |
+//! | `exchange.rs` | the exchange, which is one of the three below, and its steps |
 //! | `failure.rs` | why a log-in fails |
+//! | `bearer.rs` | OAUTHBEARER: its message, and the answer to a refused token |
 //! | `plain.rs` | PLAIN: its only message |
 //! | `scram.rs` | SCRAM: the exchange of four messages |
 //! | `scram_message.rs` | SCRAM: parsing the client's messages |
 //! | `password.rs` | a password in memory |
 
+mod bearer;
 mod exchange;
 mod failure;
 mod mechanism;

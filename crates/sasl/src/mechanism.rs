@@ -11,11 +11,13 @@ pub enum Mechanism {
     ScramSha256,
     /// The same with SHA-512, as Kafka defines it.
     ScramSha512,
+    /// RFC 7628: a token, for encrypted connections.
+    OauthBearer,
 }
 
 impl Mechanism {
     /// All mechanisms.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::ScramSha256, Self::ScramSha512];
+    pub const ALL: [Self; 4] = [Self::Plain, Self::ScramSha256, Self::ScramSha512, Self::OauthBearer];
 
     /// The registered name, for example `SCRAM-SHA-256`.
     pub const fn name(self) -> &'static str {
@@ -23,6 +25,7 @@ impl Mechanism {
             Self::Plain => "PLAIN",
             Self::ScramSha256 => "SCRAM-SHA-256",
             Self::ScramSha512 => "SCRAM-SHA-512",
+            Self::OauthBearer => "OAUTHBEARER",
         }
     }
 
@@ -34,7 +37,7 @@ impl Mechanism {
     /// The algorithm, if the mechanism is a SCRAM mechanism.
     pub const fn scram_algorithm(self) -> Option<ScramAlgorithm> {
         match self {
-            Self::Plain => None,
+            Self::Plain | Self::OauthBearer => None,
             Self::ScramSha256 => Some(ScramAlgorithm::Sha256),
             Self::ScramSha512 => Some(ScramAlgorithm::Sha512),
         }

@@ -164,7 +164,11 @@ fn a_message_is_bounded_and_comes_only_when_it_is_expected() {
         let too_long = Step::Failure(Failure::Malformed("the message is too long"));
         assert_eq!(exchange.receive(&long), too_long);
 
-        let first = if mechanism == Mechanism::Plain { "\0alice\0secret" } else { "n,,n=alice,r=abc" };
+        let first = match mechanism {
+            Mechanism::Plain => "\0alice\0secret",
+            Mechanism::OauthBearer => "n,,\x01auth=Bearer secret\x01\x01",
+            Mechanism::ScramSha256 | Mechanism::ScramSha512 => "n,,n=alice,r=abc",
+        };
         let mut exchange = Exchange::new(mechanism, NONCE);
         exchange.receive(first.as_bytes());
         let unexpected = Step::Failure(Failure::Unexpected);
@@ -199,6 +203,9 @@ proptest! {
                     exchange.keys_found(Some(alice.clone()), SECRET)
                 }
                 Step::CheckPassword { password, .. } => exchange.password_checked(password.expose() == "secret"),
+                Step::CheckToken { token } => {
+                    exchange.token_checked((token.expose() == "secret").then_some("alice"))
+                }
                 step => step,
             };
             let is_in = matches!(step, Step::Success { .. });

@@ -95,7 +95,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "sasl",
         tier: "1",
-        contents: "the server side of SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        contents: "the server side of SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
         imports: &["security"],
         pure: Some(&["base64", "zeroize"]),
     },

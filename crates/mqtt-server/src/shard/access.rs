@@ -12,12 +12,15 @@ use mainstem_topic::parse_subscription;
 use super::{Handled, ProtocolError, Shard};
 use crate::access::Access;
 use crate::broker_state::Mail;
-use crate::connections::LogInState;
+use crate::connections::{ConnState, LogInState};
 use crate::journal::entry::Entry;
 use crate::message::SessionKey;
 use crate::queue_consumers::SessionConsumers;
 use crate::session::SessionExt;
+use crate::timers::Timer;
 
+/// Longest time after which the end of a proof is looked at again, ms: the clock may have been set meanwhile.
+const PROOF_CHECK_MS_MAX: u64 = 60_000;
 /// Cost of renewing the rights of a session, and of each of its subscriptions, units.
 const RENEWAL_UNITS: u32 = 10;
 const SUBSCRIPTION_UNITS: u32 = 2;
@@ -73,6 +76,31 @@ impl Shard {
         let credentials = (connect.username.unwrap_or_default(), connect.password.unwrap_or_default());
         self.shared.security.log_in(self.me, conn, credentials, certified, address);
         Ok(LoggedIn::NotYet)
+    }
+
+    /// When what proves who the client of a session is ends, Unix time in ms.
+    fn proof_ends_ms(&mut self, slot: u32) -> Option<u64> {
+        self.sessions.at(slot).access().and_then(|access| access.identity().expires_ms())
+    }
+
+    /// Arms the timer that ends a connection with what proves who its client is.
+    pub(super) fn arm_proof(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, slot: u32) {
+        if let Some(ends_ms) = self.proof_ends_ms(slot) {
+            let left_ms = ends_ms.saturating_sub(io.clock.unix_ms).min(PROOF_CHECK_MS_MAX);
+            io.set_timer(io.clock.now_ms + left_ms, Timer::Proof(conn).token());
+        }
+    }
+
+    /// Ends a connection whose token has expired.
+    pub(super) fn check_proof(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        let Some(ConnState::Serving(slot)) = self.connections.find(conn) else { return };
+        let Some(ends_ms) = self.proof_ends_ms(slot) else { return };
+        if io.clock.unix_ms < ends_ms {
+            return self.arm_proof(io, conn, slot);
+        }
+        let client_id = self.sessions.at(slot).client_id();
+        log::info!("client {client_id:?} is disconnected: its token has expired");
+        self.disconnect(io, slot, ReasonCode::MaximumConnectTime, Some("the token has expired"));
     }
 
     /// Whether a CONNECT waits for its password to be verified.

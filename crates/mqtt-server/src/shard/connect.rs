@@ -122,6 +122,7 @@ impl Shard {
         };
         self.sessions.at(place.slot).set_access(access);
         self.narrow(io, place.slot);
+        self.arm_proof(io, conn, place.slot);
         self.send_connack(io, conn, &connect, &place);
         Ok(if self.connections.state(conn) == ConnState::Vacant { Next::Gone } else { Next::Packet })
     }

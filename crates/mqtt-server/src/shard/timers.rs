@@ -35,6 +35,7 @@ impl Shard {
             Timer::Maintenance => self.maintain_stores(io),
             Timer::Marks => {}
             Timer::Queues => self.retry_refused_consumers(io.clock.now_ms),
+            Timer::Proof(conn) => self.check_proof(io, conn),
         }
     }
 

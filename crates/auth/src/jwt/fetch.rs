@@ -1,0 +1,104 @@
+//! Fetches a JSON Web Key set from its URL.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// Largest response, bytes.
+const RESPONSE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// An HTTP client for one URL.
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    agent: Agent,
+    url: String,
+}
+
+impl Fetcher {
+    /// # Errors
+    /// The URL is not safe, or the file of authorities is invalid.
+    pub(super) fn new(url: &str, ca_file: Option<&Path>, timeout: Duration) -> Result<Self, String> {
+        if !is_safe(url) {
+            return Err(
+                "expected https://, or http:// on this machine: keys that somebody on the way replaces \
+                        would let everyone in"
+                    .to_owned(),
+            );
+        }
+        // Redirects could lead to a URL that is not safe.
+        let mut config = Agent::config_builder().proxy(None).max_redirects(0).timeout_global(Some(timeout));
+        if url.starts_with("https://") {
+            config = config.tls_config(tls(ca_file)?);
+        }
+        Ok(Self { agent: config.build().into(), url: url.to_owned() })
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// # Errors
+    /// There is no response with status 200 in time.
+    pub(super) fn fetch(&self) -> Result<Vec<u8>, String> {
+        let mut response = self.agent.get(&self.url).call().map_err(|error| error.to_string())?;
+        if response.status() != 200 {
+            return Err(format!("the answer has the status {}", response.status()));
+        }
+        let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX);
+        body.read_to_vec().map_err(|error| error.to_string())
+    }
+}
+
+fn is_safe(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return url.starts_with("https://") };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    !authority.contains('@') && matches!(host, "localhost" | "127.0.0.1" | "[::1]")
+}
+
+fn tls(ca_file: Option<&Path>) -> Result<TlsConfig, String> {
+    let roots = match ca_file {
+        Some(file) => {
+            let explain = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+            let items = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let items = items.map_err(|error| explain(&error))?;
+            if items.is_empty() {
+                return Err(explain(&"contains no certificate in PEM format"));
+            }
+            items
+        }
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    let roots: Vec<_> = roots.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots));
+    Ok(config.unversioned_rustls_crypto_provider(provider).build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_fetched_over_tls_or_from_this_machine() {
+        for (url, expected) in [
+            ("https://id.example.com/keys", true),
+            ("http://127.0.0.1:8080/keys", true),
+            ("http://localhost/keys", true),
+            ("http://[::1]:80/keys", true),
+            ("http://id.example.com/keys", false),
+            ("http://localhost.example.com/", false),
+            ("http://127.0.0.1@example.com/", false),
+            ("http://127.0.0.1:80@example.com/", false),
+            ("file:///etc/passwd", false),
+            ("", false),
+        ] {
+            assert_eq!(is_safe(url), expected, "{url}");
+        }
+    }
+}

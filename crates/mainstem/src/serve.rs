@@ -196,11 +196,10 @@ fn shared_state(
         failing_logs: FailingLogs::default(),
         security,
     };
-    shared.kafka.secure(Security {
-        host: Arc::clone(&shared.security),
-        unknown_user_secret: security::unknown_user_secret(Path::new(&config.server.data))?,
-    });
-    shared.mqtt.set_security(Arc::clone(&shared.security), listeners::mqtt_names(config));
+    let unknown_user_secret = security::unknown_user_secret(Path::new(&config.server.data))?;
+    shared.kafka.secure(Security { host: Arc::clone(&shared.security), unknown_user_secret });
+    let names = listeners::mqtt_names(config);
+    shared.mqtt.set_security(Arc::clone(&shared.security), names, unknown_user_secret);
     for (number, binding) in (0..).zip(&shared.bindings.bindings().inbound) {
         let sink = shared.mqtt.add_sink(&binding.filter);
         debug_assert_eq!(sink, number, "sinks are numbered as bindings are");

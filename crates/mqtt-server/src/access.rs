@@ -10,11 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mainstem_runtime::{ConnId, Wake};
+use mainstem_sasl::Mechanism;
 use mainstem_security::{
-    Action, CertificateOutcome, Certified, Denial, Grants, Identity, LogIn, LogInResult, Origin,
-    PeerCertificate, Presented, Principal, ResourceKind, SecurityHost, SecurityState, SubscribeDecision,
+    Action, Attempt, CertificateOutcome, Certified, Denial, Grants, Identity, LogIn, LogInResult, Origin,
+    PeerCertificate, Presented, Principal, ResourceKind, ScramAlgorithm, ScramKeys, SecurityHost,
+    SecurityState, SubscribeDecision,
 };
 
+use crate::authentication;
 use crate::queue_consumers::{is_of_queue, queue_of};
 
 const PROTOCOL: &str = "mqtt";
@@ -58,6 +61,8 @@ struct Host {
     security: Arc<dyn SecurityHost>,
     /// Names of the listeners, by their number among those of MQTT.
     listeners: Vec<Arc<str>>,
+    /// What unknown users are told in a log-in depends on it.
+    unknown_user_secret: [u8; 32],
 }
 
 /// Results of log-ins on their way to a shard.
@@ -79,8 +84,13 @@ impl Security {
         Self { host: OnceLock::new(), results: (0..shards).map(|_| Results::default()).collect() }
     }
 
-    pub(crate) fn set_host(&self, security: Arc<dyn SecurityHost>, listeners: Vec<Arc<str>>) {
-        let is_first = self.host.set(Host { security, listeners }).is_ok();
+    pub(crate) fn set_host(
+        &self,
+        security: Arc<dyn SecurityHost>,
+        listeners: Vec<Arc<str>>,
+        unknown_user_secret: [u8; 32],
+    ) {
+        let is_first = self.host.set(Host { security, listeners, unknown_user_secret }).is_ok();
         debug_assert!(is_first, "set once, before the shards start");
     }
 
@@ -146,6 +156,32 @@ impl Security {
         let (user, password) = (user.into(), password.to_vec());
         let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL };
         host.security.log_in(log_in, Box::new(reply));
+    }
+
+    /// The method of enhanced authentication with this name, if it is offered.
+    pub(crate) fn method(&self, name: &str) -> Option<Mechanism> {
+        authentication::method(name).filter(|_| self.state().is_some_and(|state| state.has_users()))
+    }
+
+    /// Whether the keys of a user may be tried. Passwords are counted by the host, which checks them.
+    pub(crate) fn may_attempt(&self, user: &str, address: Option<IpAddr>) -> bool {
+        let attempt = Attempt { user, address, protocol: PROTOCOL };
+        self.host.get().is_none_or(|host| host.security.may_attempt(&attempt))
+    }
+
+    /// Tells the host how a log-in with the keys of a user has ended.
+    pub(crate) fn attempted(&self, user: &str, address: Option<IpAddr>, is_accepted: bool) {
+        if let Some(host) = self.host.get() {
+            host.security.attempted(&Attempt { user, address, protocol: PROTOCOL }, is_accepted);
+        }
+    }
+
+    /// The keys of a user, if it may log in with them, and the secret of those of unknown users.
+    pub(crate) fn scram_keys(&self, user: &str, algorithm: ScramAlgorithm) -> (Option<ScramKeys>, [u8; 32]) {
+        let state = self.state();
+        let known = state.as_ref().and_then(|state| state.user(user)).filter(|user| !user.disabled);
+        let keys = known.and_then(|user| user.scram(algorithm)).cloned();
+        (keys, self.host.get().map_or([0; 32], |host| host.unknown_user_secret))
     }
 
     /// The results of log-ins on a shard since the last call.

@@ -156,10 +156,15 @@ impl Shared {
         shared
     }
 
-    /// Sets the users and rules, and the names of the listeners by their number, before the shards start. Without
-    /// them, everyone may do everything.
-    pub fn set_security(&self, host: Arc<dyn SecurityHost>, listeners: Vec<Arc<str>>) {
-        self.security.set_host(host, listeners);
+    /// Sets the users and rules, the names of the listeners by their number, and the secret that decides what unknown
+    /// users are told in a log-in, before the shards start. Without them, everyone may do everything.
+    pub fn set_security(
+        &self,
+        host: Arc<dyn SecurityHost>,
+        listeners: Vec<Arc<str>>,
+        unknown_user_secret: [u8; 32],
+    ) {
+        self.security.set_host(host, listeners, unknown_user_secret);
     }
 
     /// Sets the function that wakes a shard for the result of a log-in.

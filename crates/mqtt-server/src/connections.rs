@@ -10,6 +10,7 @@ use mainstem_mqtt::alias::InboundAliases;
 use mainstem_runtime::ConnId;
 use mainstem_security::LogInResult;
 
+use crate::authentication::Authentication;
 use crate::broker_state::Shared;
 use crate::filter_list::FilterList;
 use crate::pressure::Level;
@@ -44,6 +45,8 @@ struct Conn {
     /// Number of its listener.
     listener: u16,
     log_in: LogInState,
+    /// Its enhanced authentication, if its CONNECT has a method.
+    authentication: Option<Box<Authentication>>,
 }
 
 /// Why a publisher waits, and since when.
@@ -186,6 +189,19 @@ impl Connections {
     /// Number of the listener that a connection came by.
     pub(crate) fn listener(&self, conn: ConnId) -> u16 {
         self.conns[conn.slot()].listener
+    }
+
+    /// The enhanced authentication of a connection, if it has one.
+    pub(crate) fn authentication(&mut self, conn: ConnId) -> Option<&mut Authentication> {
+        self.at(conn).authentication.as_deref_mut()
+    }
+
+    pub(crate) fn take_authentication(&mut self, conn: ConnId) -> Option<Box<Authentication>> {
+        self.at(conn).authentication.take()
+    }
+
+    pub(crate) fn set_authentication(&mut self, conn: ConnId, authentication: Option<Box<Authentication>>) {
+        self.at(conn).authentication = authentication;
     }
 
     pub(crate) fn log_in(&self, conn: ConnId) -> LogInState {

@@ -26,6 +26,7 @@
 //! |---|---|
 //! | `shard/` | [`Shard`], which owns the machines below, and the handlers of packets, turns, timers and messages |
 //! | `access.rs` | log-ins, and what a session may do |
+//! | `authentication.rs` | the exchange of an enhanced authentication |
 //! | `connections.rs` | connections before and after CONNECT, keep alive, when publishers wait |
 //! | `filter_list.rs` | a SUBSCRIBE or UNSUBSCRIBE that takes more than one turn |
 //! | `session/` | sessions, their queues, and the way of a message from an offer to bytes |
@@ -48,6 +49,7 @@
 //! | `config.rs`, `config_value.rs` | settings; values with units and error messages |
 
 mod access;
+mod authentication;
 mod bridge;
 mod broker_state;
 mod commits;

@@ -166,7 +166,7 @@ const LAYERS: &[Layer] = &[
         name: "mqtt-server",
         tier: "3",
         contents: "MQTT: sessions, routing, delivery, retained messages, shared subscriptions, the session journal",
-        imports: &["topic", "mqtt", "queue-core", "log", "runtime", "security"],
+        imports: &["topic", "mqtt", "queue-core", "log", "runtime", "sasl", "security"],
         pure: None,
     },
     Layer {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use mainstem_mqtt::{ConnAck, Connect, Packet, PacketType, QoS, ReasonCode, Version, connect_level, decode};
+use mainstem_mqtt::{ConnAck, Connect, Packet, QoS, ReasonCode, Version, connect_level, decode};
 use mainstem_runtime::{ConnId, Io, MemoryMeter, MemoryPressure};
+use mainstem_security::Identity;
 use mainstem_topic::{check_name, level_count};
 
 use super::access::LoggedIn;
@@ -43,13 +44,15 @@ enum Attached {
 impl Shard {
     /// Checks the type of a packet before it has come in full: a connection that has not sent CONNECT gets no buffer
     /// for anything else.
-    pub(super) fn expects(&self, conn: ConnId, first: u8) -> Result<(), ProtocolError> {
-        let waiting = self.connections.state(conn) == ConnState::Waiting;
-        if waiting && first >> 4 != PacketType::Connect as u8 {
-            return Err(ProtocolError::new(
-                ReasonCode::ProtocolError,
-                "the first packet is not CONNECT [MQTT-3.1.0-1]",
-            ));
+    pub(super) fn expects(&mut self, conn: ConnId, first: u8) -> Result<(), ProtocolError> {
+        let is_waiting = self.connections.state(conn) == ConnState::Waiting;
+        if is_waiting && !self.may_come_first(conn, first) {
+            let what = if self.connections.authentication(conn).is_some() {
+                "another packet than AUTH before CONNACK"
+            } else {
+                "the first packet is not CONNECT [MQTT-3.1.0-1]"
+            };
+            return Err(ProtocolError::new(ReasonCode::ProtocolError, what));
         }
         Ok(())
     }
@@ -95,11 +98,26 @@ impl Shard {
             self.hand_over(io, conn, known);
             return Ok(Next::Gone);
         }
+        let has_begun = self.connections.authentication(conn).is_some();
+        if connect.authentication_method.is_some() && !has_begun {
+            return self.begin_authentication(io, conn, &connect, frame);
+        }
         let identity = match self.log_in(io, conn, &connect) {
             Ok(LoggedIn::As(identity)) => identity,
             Ok(LoggedIn::NotYet) => return Ok(Next::Hold),
             Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
         };
+        self.admit(io, conn, &connect, &identity)
+    }
+
+    /// Gives a CONNECT whose client is known its session.
+    fn admit(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        identity: &Identity,
+    ) -> Handled {
         let assigned = if connect.client_id.is_empty() { self.shared.new_client_id() } else { None };
         let client_id: Arc<str> = assigned.as_deref().unwrap_or(connect.client_id).into();
         if client_id.is_empty() {
@@ -107,11 +125,11 @@ impl Shard {
             self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(ProtocolError::new(reason, "there is no client identifier to assign"));
         }
-        let access = match self.check_rights(io, conn, &connect, &client_id, &identity) {
+        let access = match self.check_rights(io, conn, connect, &client_id, identity) {
             Ok(access) => access,
-            Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
+            Err(reason) => return self.refuse_connect(io, conn, connect, reason),
         };
-        let place = match self.attach_session(io, conn, &connect, &client_id) {
+        let place = match self.attach_session(io, conn, connect, &client_id) {
             Ok(Attached::Here(place)) => place,
             Ok(Attached::OnOtherShard) => return Ok(Next::Gone),
             Ok(Attached::NotYet) => return Ok(Next::Hold),
@@ -123,7 +141,7 @@ impl Shard {
         self.sessions.at(place.slot).set_access(access);
         self.narrow(io, place.slot);
         self.arm_proof(io, conn, place.slot);
-        self.send_connack(io, conn, &connect, &place);
+        self.send_connack(io, conn, connect, &place);
         Ok(if self.connections.state(conn) == ConnState::Vacant { Next::Gone } else { Next::Packet })
     }
 
@@ -185,7 +203,8 @@ impl Shard {
         if (is_persistent || has_waited) && self.persistence.is_enabled() && self.shared.is_failing() {
             return Err(ReasonCode::ServerUnavailable);
         }
-        if connect.authentication_method.is_some() {
+        let method = connect.authentication_method;
+        if method.is_some_and(|name| self.shared.security.method(name).is_none()) {
             return Err(ReasonCode::BadAuthenticationMethod);
         }
         if connect.client_id.is_empty() {
@@ -356,10 +375,17 @@ impl Shard {
     ) {
         let shared = Arc::clone(&self.shared);
         let granted = Granted::new(&shared.config, connect);
+        let mut authentication = self.connections.take_authentication(conn);
+        let last_message = authentication.as_mut().map(|known| known.take_last_message()).unwrap_or_default();
         self.connect_session(io, conn, connect, place, granted);
         let client_id = Arc::clone(self.sessions.at(place.slot).client_id());
         log::debug!("client {client_id:?} connects, session present: {}", place.is_present);
-        let packet = Packet::ConnAck(connack(&shared.config, connect, granted, place.is_present, &client_id));
+        let packet = Packet::ConnAck(ConnAck {
+            authentication_method: authentication.as_ref().map(|known| known.method().name()),
+            authentication_data: (!last_message.is_empty()).then_some(last_message.as_slice()),
+            ..connack(&shared.config, connect, granted, place.is_present, &client_id)
+        });
+        self.connections.set_authentication(conn, authentication);
         let packet_max = self.sessions.at(place.slot).packet_max();
         if packet.encoded_len(connect.version) > packet_max as usize {
             log::info!("client {client_id:?} is refused: it has no room for a CONNACK");

@@ -6,6 +6,7 @@
 
 mod access;
 mod acks;
+mod authenticate;
 mod bridge;
 mod connect;
 mod durability;
@@ -155,7 +156,11 @@ impl Shard {
 
     fn handle(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
         let ConnState::Serving(slot) = self.connections.state(conn) else {
-            return self.first_packet(io, conn, frame);
+            return if self.connections.authentication(conn).is_some() {
+                self.continue_authentication(io, conn, frame)
+            } else {
+                self.first_packet(io, conn, frame)
+            };
         };
         if self.connections.is_connack_held(conn) {
             return Ok(Next::Hold);
@@ -180,10 +185,7 @@ impl Shard {
             Packet::Connect(_) => {
                 return Err(ProtocolError::new(ReasonCode::ProtocolError, "second CONNECT [MQTT-3.1.0-2]"));
             }
-            Packet::Auth(_) => {
-                let what = "AUTH without an authentication method [MQTT-4.12.0-6]";
-                return Err(ProtocolError::new(ReasonCode::ProtocolError, what));
-            }
+            Packet::Auth(auth) => return self.reauthenticate(io, conn, slot, &auth),
             Packet::Subscribe(_) | Packet::Unsubscribe(_) => unreachable!("handled one filter at a time"),
             Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
                 return Err(ProtocolError::new(ReasonCode::ProtocolError, "a packet that only servers send"));

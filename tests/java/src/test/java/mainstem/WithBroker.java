@@ -59,7 +59,7 @@ abstract class WithBroker {
         ready.completeExceptionally(new IOException("the broker ended without saying where it listens"));
     }
 
-    private static String binary() {
+    static String binary() {
         String named = System.getenv("MAINSTEM_BIN");
         if (named != null) {
             return named;
@@ -90,7 +90,7 @@ abstract class WithBroker {
         process = null;
     }
 
-    private static void delete(Path path) {
+    static void delete(Path path) {
         try (var inside = Files.walk(path)) {
             inside.sorted((a, b) -> b.compareTo(a)).map(Path::toFile).forEach(File::delete);
         } catch (IOException failure) {

@@ -293,3 +293,33 @@ def test_tokens_and_secrets_are_not_in_the_audit_log(broker):
     events = [json.loads(line) for line in text.splitlines()]
     assert any(event["event"] == "log-in" and event["user"] == "alice" for event in events)
     assert token not in text and SECRET not in text and "eyJ" not in text
+
+
+def test_tokens_and_secrets_are_not_in_the_log(broker, tmp_path):
+    (tmp_path / "secret").write_text(SECRET)
+    config = tmp_path / "mainstem.toml"
+    config.write_text(f'[server]\nlog_level = "trace"\n[jwt]\nsecret_file = "{tmp_path}/secret"\n')
+    command = [str(binary()), "--config", str(config), "--data", str(tmp_path / "data")]
+    for name in ("", "kafka-", "http-"):
+        command += [f"--{name}listen", "127.0.0.1:0"]
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        addresses = {}
+        while len(addresses) < len(LISTENERS):
+            name, _, _, address = process.stdout.readline().split()
+            addresses[name] = address
+        valid = broker.token("HS256")
+        tokens = [valid, valid[:-4] + "AAAA", broker.token("RS256"), "eyJub3.eyJ.x"]
+        for token in tokens:
+            host, port = addresses["mqtt"].rsplit(":", 1)
+            publishing = ["mosquitto_pub", "-h", host, "-p", port, "-u", "u", "-P", token, "-t", "a", "-m", "x", "-q", "1"]
+            subprocess.run(publishing, capture_output=True, timeout=DEADLINE_S)
+            curl = ["curl", "-sS", "--noproxy", "*", "--oauth2-bearer", token, f"http://{addresses['http']}/v1/users"]
+            answer = subprocess.run(curl, capture_output=True, text=True, timeout=DEADLINE_S).stdout
+            assert "eyJ" not in answer and SECRET not in answer
+        process.terminate()
+        assert process.wait(15) == 0
+    text = log.read_text()
+    assert "a token is refused" in text
+    assert "eyJ" not in text and SECRET not in text

@@ -194,6 +194,14 @@ impl SecurityState {
         }
     }
 
+    /// Whether what a client with this identity has left behind still counts. After a restart nothing tells whether a
+    /// certificate or token has named a user who is not in the user store.
+    pub fn admits_absent(&self, principal: &Principal, proof: Option<&Proof>) -> bool {
+        let may_be_external = proof.is_none() && self.settings.has_other_users;
+        self.admits(principal, proof)
+            || may_be_external && matches!(principal, Principal::User(name) if self.user(name).is_none())
+    }
+
     /// Whether connections without a user are accepted now.
     pub fn allows_anonymous(&self) -> bool {
         match self.settings.anonymous {
@@ -356,7 +364,12 @@ mod tests {
         assert_eq!(state.rules_for(&origin).len(), 1);
         assert!(state.rules_for(&Origin { proof: None, ..origin }).is_empty());
         assert!(state.admits(&alice, None) && state.admits(&alice, Some(&proof)));
+        let gone = Principal::User("gone".into());
+        assert!(state.admits_absent(&gone, None), "a certificate may have named it");
+        assert!(!state.admits_absent(&gone, Some(&Proof::default())));
+        assert!(!SecurityState::default().admits_absent(&gone, None));
         state.apply(&named(true));
         assert!(!state.admits(&alice, None) && !state.admits(&alice, Some(&proof)));
+        assert!(!state.admits_absent(&alice, None));
     }
 }

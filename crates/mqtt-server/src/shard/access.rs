@@ -232,6 +232,24 @@ impl Shard {
         is_allowed
     }
 
+    /// Whether the will of a session may be published now, perhaps long after its client was there: its user may have
+    /// been disabled or deleted since, or its rights taken away. A denial is noted.
+    pub(super) fn may_publish_will(&mut self, slot: u32, topic: &str) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let Some(state) = shared.security.state() else { return true };
+        let session = self.sessions.at(slot);
+        let identity = session.access().map(Access::identity).cloned().unwrap_or_default();
+        if state.admits_absent(&identity.principal, identity.proof.as_deref()) {
+            return self.may_publish(slot, topic);
+        }
+        let client_id = Arc::clone(session.client_id());
+        log::debug!("the will of client {client_id:?} is dropped: its user was disabled or deleted");
+        if let Some(access) = session.access() {
+            access.publish_denied(&shared.security, &client_id, topic);
+        }
+        false
+    }
+
     /// Decides a subscription of a session. A refusal is noted.
     pub(super) fn may_subscribe(&mut self, slot: u32, filter: &str) -> SubscribeDecision {
         let shared = Arc::clone(&self.shared);

@@ -142,8 +142,8 @@ impl Shard {
         let session = self.sessions.at(slot);
         let will = session.ext_mut().and_then(|ext| ext.will.take());
         let Some(will) = will else { return (None, 0) };
-        if !self.may_publish(slot, will.message.topic()) {
-            // The rules have changed since CONNECT.
+        if !self.may_publish_will(slot, will.message.topic()) {
+            // Users or rules have changed since CONNECT.
             self.deliveries.counters_mut().publish_dropped += 1;
             return (Some(will), 0);
         }

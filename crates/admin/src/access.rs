@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstem_security::{
-    Action, CertificateOutcome, Certified, Denial, Grants, Identity, LogIn, LogInResult, Origin,
-    PeerCertificate, Presented, Principal, ResourceKind, SecurityHost,
+    Action, Actor, AdminChange, CertificateOutcome, Certified, ChangedSettings, Denial, Grants, Identity,
+    LogIn, LogInResult, Origin, PeerCertificate, Presented, ResourceKind, SecurityHost, SecurityState,
 };
 use tokio::sync::oneshot;
 
@@ -53,15 +53,79 @@ pub(crate) struct Peer {
 /// Who sends a request, in its extensions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
-    principal: Principal,
+    identity: Identity,
     address: Option<IpAddr>,
+    /// Name of the listener.
+    listener: Option<Arc<str>>,
+    /// The users and rules by which the request was let in.
+    epoch: u64,
 }
 
 impl Caller {
     /// For the audit log.
-    pub(crate) fn name(&self) -> String {
-        let address = self.address.map(|address| format!(" at {address}")).unwrap_or_default();
-        format!("{} by http{address}", self.principal)
+    pub(crate) fn actor(&self) -> Actor {
+        Actor { principal: self.identity.principal.clone(), address: self.address, protocol: PROTOCOL }
+    }
+
+    /// Notes a change of this caller in the audit log.
+    pub(crate) fn note(
+        &self,
+        app: &App,
+        change: &'static str,
+        object: &str,
+        before: Option<ChangedSettings>,
+        after: Option<ChangedSettings>,
+    ) {
+        if let Some(security) = app.broker().security() {
+            let change = AdminChange { change, object: object.to_owned(), before, after };
+            security.changed(&self.actor(), change);
+        }
+    }
+
+    /// Checks an action on an object that is not the one of the path, by the newest users and rules.
+    pub(crate) fn check(
+        &self,
+        app: &App,
+        action: Action,
+        kind: ResourceKind,
+        name: &str,
+    ) -> Result<(), Problem> {
+        let Some(security) = app.broker().security() else { return Ok(()) };
+        self.check_in(&security, &security.published().state(), (action, kind, name))
+    }
+
+    /// Checks a request again that has waited, if users or rules have changed since it came.
+    pub(crate) fn check_again(&self, app: &App, action: Action, queue: &str) -> Result<(), Problem> {
+        let Some(security) = app.broker().security() else { return Ok(()) };
+        let state = security.published().state();
+        if state.epoch() == self.epoch {
+            return Ok(());
+        }
+        let Identity { principal, proof } = &self.identity;
+        let must_log_in = principal.user().is_none() && state.has_log_ins();
+        if must_log_in || !state.admits(principal, proof.as_deref()) {
+            return Err(Problem::log_in());
+        }
+        self.check_in(&security, &state, (action, ResourceKind::Queue, queue))
+    }
+
+    fn check_in(
+        &self,
+        security: &Arc<dyn SecurityHost>,
+        state: &SecurityState,
+        (action, kind, name): (Action, ResourceKind, &str),
+    ) -> Result<(), Problem> {
+        let Identity { principal, proof } = &self.identity;
+        let (proof, listener) = (proof.as_deref(), self.listener.as_deref());
+        let origin = Origin { principal, proof, client_id: None, listener, address: self.address };
+        // A request is rare compared with a message: its rules are compiled each time.
+        let grants = Grants::compile(state, &origin);
+        let may_connect = grants.allows(Action::Connect, ResourceKind::Cluster, "");
+        if may_connect && grants.allows(action, kind, name) {
+            return Ok(());
+        }
+        security.denied(&Denial { origin, protocol: PROTOCOL, action, kind, name });
+        Err(Problem::forbidden(action.name(), kind.name(), name))
     }
 }
 
@@ -82,7 +146,8 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
     let address = peer.as_ref().and_then(|peer| peer.address);
     let security = app.broker().security().filter(|_| !matches!(access, Access::Open));
     let Some(security) = security else {
-        request.extensions_mut().insert(Caller { principal: Principal::Anonymous, address });
+        let listener = peer.map(|peer| peer.listener);
+        request.extensions_mut().insert(Caller { address, listener, ..Caller::default() });
         return Ok(request);
     };
     let state = security.published().state();
@@ -98,10 +163,11 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
     } else {
         return Err(Problem::log_in());
     };
-    let Identity { principal, proof } = identity;
+    let listener = peer.as_ref().map(|peer| Arc::clone(&peer.listener));
+    let caller = Caller { identity, address, listener, epoch: state.epoch() };
     let (action, kind, name) = match access {
         Access::Open | Access::LoggedIn => {
-            request.extensions_mut().insert(Caller { principal, address });
+            request.extensions_mut().insert(caller);
             return Ok(request);
         }
         Access::Cluster(action) => (action, ResourceKind::Cluster, String::new()),
@@ -114,17 +180,8 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
             (action, ResourceKind::Queue, params.remove("name").unwrap_or_default())
         }
     };
-    let listener = peer.as_ref().map(|peer| &*peer.listener);
-    let proof = proof.as_deref();
-    let origin = Origin { principal: &principal, proof, client_id: None, listener, address };
-    // A request is rare compared with a message: its rules are compiled each time.
-    let grants = Grants::compile(&state, &origin);
-    let may_connect = grants.allows(Action::Connect, ResourceKind::Cluster, "");
-    if !may_connect || !grants.allows(action, kind, &name) {
-        security.denied(&Denial { origin, protocol: PROTOCOL, action, kind, name: &name });
-        return Err(Problem::forbidden(action.name(), kind.name(), &name));
-    }
-    request.extensions_mut().insert(Caller { principal, address });
+    caller.check_in(&security, &state, (action, kind, &name))?;
+    request.extensions_mut().insert(caller);
     Ok(request)
 }
 
@@ -174,9 +231,11 @@ async fn verify(
     }
 }
 
-/// User name and password of basic authentication (RFC 7617), or a token without a name (RFC 6750).
+/// User name and password of basic authentication (RFC 7617), or a token without a name (RFC 6750); `None` also if there
+/// are several, since a proxy may have checked another one than the broker would take.
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
-    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let text = all.next().filter(|_| all.next().is_none())?.to_str().ok()?;
     let (scheme, encoded) = text.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some((String::new(), encoded.trim().to_owned()));
@@ -209,5 +268,10 @@ mod tests {
             assert_eq!(parse(value), None, "{value}");
         }
         assert_eq!(credentials(&HeaderMap::new()), None);
+        let mut twice = HeaderMap::new();
+        for _ in 0..2 {
+            twice.append(header::AUTHORIZATION, format!("Basic {encoded}").parse().unwrap());
+        }
+        assert_eq!(credentials(&twice), None);
     }
 }

@@ -1,10 +1,13 @@
 //! `/v1/bindings`: lists, shows, adds and removes bindings between MQTT topics, queues and Kafka topics.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use mainstem_security::ChangedSettings;
 use serde_json::{Map, Value, json};
 
+use crate::access::Caller;
 use crate::app::App;
 use crate::input::{JsonBody, PathParams};
 use crate::problem::Problem;
@@ -24,6 +27,7 @@ pub(crate) async fn show(
 
 pub(crate) async fn add(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(name): PathParams<String>,
     JsonBody(binding): JsonBody<Map<String, Value>>,
 ) -> Result<Response, Problem> {
@@ -33,16 +37,27 @@ pub(crate) async fn add(
     let exists = find(&app, &name).is_some();
     app.await_reply(|reply| app.broker().add_binding(&name, binding, reply)).await?;
     let binding = find(&app, &name).unwrap_or_default();
+    if !exists {
+        caller.note(&app, "add-binding", &name, None, Some(audited(&binding)));
+    }
     Ok(json_response(if exists { StatusCode::OK } else { StatusCode::CREATED }, &Value::Object(binding)))
 }
 
 pub(crate) async fn remove(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(name): PathParams<String>,
 ) -> Result<Response, Problem> {
-    find(&app, &name).ok_or_else(Problem::no_binding)?;
+    let binding = find(&app, &name).ok_or_else(Problem::no_binding)?;
     app.await_reply(|reply| app.broker().remove_binding(&name, reply)).await?;
+    caller.note(&app, "remove-binding", &name, Some(audited(&binding)), None);
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// The fields of a binding for the audit log.
+fn audited(binding: &Map<String, Value>) -> ChangedSettings {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    binding.iter().map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
 fn find(app: &App, name: &str) -> Option<Map<String, Value>> {

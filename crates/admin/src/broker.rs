@@ -58,6 +58,9 @@ pub trait Broker: Send + Sync + 'static {
     /// Returns the names of all queues, sorted.
     fn queues(&self) -> Vec<Arc<str>>;
 
+    /// Whether there is a topic of this name that is no queue.
+    fn is_topic(&self, name: &str) -> bool;
+
     /// Returns all bindings, sorted by name. Fields are those of the schema `Binding` in `openapi.json`.
     fn bindings(&self) -> Vec<Map<String, Value>>;
 

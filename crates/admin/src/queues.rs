@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -11,9 +12,11 @@ use mainstem_queue_core::{
     Config, DEFAULT_GROUP, GroupInfo, Info, PeekedMessage, QueueError, Redriven, ReplayFrom, Reply, Request,
     TIME_MS_MAX,
 };
+use mainstem_security::{Action, ChangedSettings, ResourceKind};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::access::Caller;
 use crate::app::{App, PendingReply};
 use crate::input::{
     BATCH_MAX, INTEGER_MAX, JsonBody, Parameters, Params, PathParams, QueryParams, check_group,
@@ -28,6 +31,9 @@ const PEEK_DEFAULT: u64 = 10;
 
 /// Maximum number of info requests in flight.
 const INFO_REQUESTS_MAX: usize = 256;
+
+/// The setting that names the destination of dead letters.
+const DEAD_LETTER_QUEUE: &str = "dead-letter-queue";
 
 type Settings = BTreeMap<String, Value>;
 
@@ -81,33 +87,47 @@ pub(crate) async fn show(
 
 pub(crate) async fn create(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Response, Problem> {
     let exists = app.broker().queues().iter().any(|name| **name == *queue);
-    app.request(&queue, Request::Create { settings: pairs(settings)? }).await?;
+    let settings = pairs(settings)?;
+    check_dead_letters(&app, &caller, &settings)?;
+    app.request(&queue, Request::Create { settings }).await?;
     let info = info(app.request(&queue, Request::Info).await?)?;
+    if !exists {
+        caller.note(&app, "create-queue", &queue, None, Some(audited(&info)));
+    }
     Ok(json_response(if exists { StatusCode::OK } else { StatusCode::CREATED }, &show_info(info)))
 }
 
 pub(crate) async fn configure(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Response, Problem> {
     if settings.is_empty() {
         return Err(Problem::invalid("the body has no settings"));
     }
-    app.request(&queue, Request::Configure { settings: pairs(settings)? }).await?;
+    let settings = pairs(settings)?;
+    check_dead_letters(&app, &caller, &settings)?;
+    let before = settings_before(&app, &queue).await;
+    app.request(&queue, Request::Configure { settings }).await?;
     let info = info(app.request(&queue, Request::Info).await?)?;
+    caller.note(&app, "configure-queue", &queue, before, Some(audited(&info)));
     Ok(json_response(StatusCode::OK, &show_info(info)))
 }
 
 pub(crate) async fn delete(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
 ) -> Result<Response, Problem> {
+    let before = settings_before(&app, &queue).await;
     app.request(&queue, Request::Delete).await?;
+    caller.note(&app, "delete-queue", &queue, before, None);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -156,11 +176,15 @@ impl Parameters for PurgeQuery {
 
 pub(crate) async fn purge(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
     Params(query): Params<PurgeQuery>,
 ) -> Result<Response, Problem> {
-    let group = query.group.map(Into::into);
-    count(&app.request(&queue, Request::Purge { group }).await?)
+    let group = query.group.as_deref().map(Into::into);
+    let purged = count(&app.request(&queue, Request::Purge { group }).await?)?;
+    let group = query.group.map(|group| ("group".to_owned(), group));
+    caller.note(&app, "purge-queue", &queue, None, group.map(|group| [group].into()));
+    Ok(purged)
 }
 
 #[derive(Deserialize, Default)]
@@ -182,6 +206,7 @@ impl Parameters for RedriveQuery {
 
 pub(crate) async fn redrive(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
     Params(query): Params<RedriveQuery>,
 ) -> Result<Response, Problem> {
@@ -190,6 +215,8 @@ pub(crate) async fn redrive(
     else {
         return Err(Problem::unanswered());
     };
+    let counts = [("count".to_owned(), moved.to_string())];
+    caller.note(&app, "redrive-queue", &queue, None, Some(counts.into()));
     Ok(json_response(StatusCode::OK, &json!({ "count": moved, "skipped": skipped })))
 }
 
@@ -204,6 +231,7 @@ pub(crate) struct Replay {
 
 pub(crate) async fn replay(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams((queue, group)): PathParams<(String, String)>,
     JsonBody(body): JsonBody<Replay>,
 ) -> Result<Response, Problem> {
@@ -212,15 +240,52 @@ pub(crate) async fn replay(
         (None, Some(time_ms)) => ReplayFrom::Time(check_range("from_time_ms", time_ms, 0..=TIME_MS_MAX)?),
         _ => return Err(Problem::invalid("set either from_offset or from_time_ms")),
     };
-    count(&app.request(&queue, Request::Replay { group: group.into(), from }).await?)
+    let replayed = app.request(&queue, Request::Replay { group: group.as_str().into(), from }).await?;
+    let response = count(&replayed)?;
+    let what = match from {
+        ReplayFrom::Offset(offset) => ("from-offset".to_owned(), offset.to_string()),
+        ReplayFrom::Time(time_ms) => ("from-time-ms".to_owned(), time_ms.to_string()),
+    };
+    caller.note(&app, "replay-queue", &queue, None, Some([("group".to_owned(), group), what].into()));
+    Ok(response)
 }
 
 pub(crate) async fn remove_group(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams((queue, group)): PathParams<(String, String)>,
 ) -> Result<Response, Problem> {
-    app.request(&queue, Request::RemoveGroup { group: group.into() }).await?;
+    app.request(&queue, Request::RemoveGroup { group: group.as_str().into() }).await?;
+    caller.note(&app, "remove-queue-group", &queue, Some([("group".to_owned(), group)].into()), None);
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Checks that the caller may send to the dead-letter queue that these settings name: dead letters go there later,
+/// without a client whose rights could be checked then.
+fn check_dead_letters(app: &App, caller: &Caller, settings: &[(String, String)]) -> Result<(), Problem> {
+    let named = settings.iter().filter(|(name, to)| name == DEAD_LETTER_QUEUE && !to.is_empty());
+    for (_, to) in named {
+        let (action, kind) = if app.broker().is_topic(to) {
+            (Action::Produce, ResourceKind::Topic)
+        } else {
+            (Action::Send, ResourceKind::Queue)
+        };
+        caller.check(app, action, kind, to)?;
+    }
+    Ok(())
+}
+
+/// The settings of a queue for the audit log.
+fn audited(info: &Info) -> ChangedSettings {
+    info.settings.iter().cloned().collect()
+}
+
+/// The settings of a queue before a change, for the audit log; `None` if they cannot be read, which must not prevent
+/// that the queue is deleted.
+async fn settings_before(app: &App, queue: &str) -> Option<ChangedSettings> {
+    app.broker().security()?;
+    let info = info(app.request(queue, Request::Info).await.ok()?).ok()?;
+    Some(audited(&info))
 }
 
 fn count(reply: &Reply) -> Result<Response, Problem> {

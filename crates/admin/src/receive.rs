@@ -14,10 +14,12 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use mainstem_queue_core::{DEFAULT_GROUP, Delivery, GroupName, Receipt, Reply, Request};
+use mainstem_security::Action;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
+use crate::access::Caller;
 use crate::app::{App, Phase};
 use crate::broker::Broker;
 use crate::consumers::ReceiveId;
@@ -74,12 +76,14 @@ impl Parameters for Query {
 
 pub(crate) async fn receive(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
     Extension(buffered): Extension<BufferedLeases>,
     Params(query): Params<Query>,
 ) -> Result<Response, Problem> {
     let (wait_ms, max) = (query.wait_ms.unwrap_or(0), query.max.unwrap_or(1));
     let queue: Arc<str> = queue.into();
+    let name = Arc::clone(&queue);
     let group: GroupName = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();
     let guard = ReceiveGuard::new(&app, &queue, &group, query.consumer.as_deref());
     let request = Request::Receive {
@@ -110,6 +114,8 @@ pub(crate) async fn receive(
     };
     guard.complete();
     let Leased { messages, leases } = leased.map_err(|_| Problem::unanswered())??;
+    // Messages that came after a change must not leave by the rights from before it. Dropping the leases returns them.
+    caller.check_again(&app, Action::Receive, &name)?;
     let body = Bytes::from(json!({ "messages": messages }).to_string());
     let mut response = Response::new(Body::new(MessagesBody::new(body, leases, buffered)));
     let headers = response.headers_mut();

@@ -119,7 +119,7 @@ pub(crate) async fn change(
     edit: Edit,
 ) -> Result<Vec<Change>, Problem> {
     let (sender, receiver) = oneshot::channel();
-    host.change(edit, caller.name(), Box::new(move |result| drop(sender.send(result))));
+    host.change(edit, caller.actor(), Box::new(move |result| drop(sender.send(result))));
     receiver.await.map_err(|_| Problem::unanswered())?.map_err(|error| Problem::from(&error))
 }
 

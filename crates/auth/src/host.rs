@@ -13,15 +13,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mainstem_log::{Durability, Store};
 use mainstem_partition::{CompactedLog, KeyValue};
 use mainstem_security::{
-    Attempt, Authenticator, CertificateOutcome, Certified, Change, ChangeError, Denial, Edit, Identity,
-    LogIn, LogInResult, MAX_NAME_BYTES, Presented, Principal, Proof, Published, Reply, SALT_BYTES, Salts,
-    SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User, apply_record, encode,
-    encode_last_rule,
+    Actor, AdminChange, Attempt, Authenticator, CertificateOutcome, Certified, Change, ChangeError,
+    ChangedSettings, Denial, Edit, Identity, LogIn, LogInResult, MAX_NAME_BYTES, Presented, Principal, Proof,
+    Published, Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings,
+    User, apply_record, encode, encode_last_rule,
 };
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use crate::audit::Audit;
 use crate::certificate::{Names, WithPassword};
+use crate::changes::{changed, security_changed};
 use crate::failures::Failures;
 use crate::jwt::{Refusal, TokenUser, Tokens, is_token};
 use crate::providers::Providers;
@@ -95,6 +96,7 @@ impl std::error::Error for OpenError {}
 
 struct Command {
     edit: Edit,
+    by: Actor,
     reply: Reply<Result<Vec<Change>, ChangeError>>,
 }
 
@@ -154,7 +156,7 @@ impl Host {
         let published = Arc::new(Published::new(state));
         let pool = Pool::start(limits.threads, limits.waiting_max).map_err(|error| system(&error))?;
         let (edits, commands) = sync_channel(EDITS_MAX);
-        let mut writer = Writer { store, log, published: Arc::clone(&published) };
+        let mut writer = Writer { store, log, published: Arc::clone(&published), audit: audit.clone() };
         std::thread::Builder::new()
             .name("security".into())
             .spawn(move || writer.run(&commands))
@@ -243,22 +245,22 @@ impl Authenticator for Host {
 }
 
 impl SecurityAdmin for Host {
-    fn change(&self, edit: Edit, by: String, reply: Reply<Result<Vec<Change>, ChangeError>>) {
-        let audit = self.audit.clone();
-        let audited = move |result: Result<Vec<Change>, ChangeError>| {
-            if let (Some(audit), Ok(changes)) = (&audit, &result) {
-                for change in changes {
-                    audit.add("changed", changed(change, &by));
-                }
-            }
-            reply(result);
-        };
-        let command = Command { edit, reply: Box::new(audited) };
+    fn change(&self, edit: Edit, by: Actor, reply: Reply<Result<Vec<Change>, ChangeError>>) {
+        let command = Command { edit, by, reply };
         if let Err(error) = self.edits.try_send(command) {
             let (std::sync::mpsc::TrySendError::Full(command)
             | std::sync::mpsc::TrySendError::Disconnected(command)) = error;
             (command.reply)(Err(ChangeError::Unavailable));
         }
+    }
+
+    fn changed(&self, by: &Actor, change: AdminChange) {
+        let Some(audit) = &self.audit else { return };
+        let AdminChange { change, object, before, after } = change;
+        let settings = |settings: Option<ChangedSettings>| {
+            settings.map(|settings| settings.into_iter().map(|(name, value)| (name, value.into())).collect())
+        };
+        audit.add("changed", changed(by, change, cut(&object).into(), (settings(before), settings(after))));
     }
 
     fn derive(&self, mut user: User, password: Vec<u8>, reply: Reply<Result<User, ChangeError>>) {
@@ -434,43 +436,22 @@ fn attempt_of(log_in: &LogIn) -> Attempt<'_> {
     Attempt { user, address: log_in.address, protocol: log_in.protocol }
 }
 
-/// A change in the audit log, without verifiers.
-fn changed(change: &Change, by: &str) -> Map<String, Value> {
-    let mut fields = Map::new();
-    fields.insert("by".into(), by.into());
-    let (what, object): (&str, Value) = match change {
-        Change::PutUser(user) => {
-            fields.insert("roles".into(), user.roles.iter().map(|role| Value::from(&**role)).collect());
-            fields.insert("disabled".into(), user.disabled.into());
-            ("put-user", (*user.name).into())
-        }
-        Change::DeleteUser(name) => ("delete-user", (**name).into()),
-        Change::PutRule(id, rule) => {
-            fields.insert("rule".into(), rule.to_string().into());
-            ("put-rule", id.0.into())
-        }
-        Change::DeleteRule(id) => ("delete-rule", id.0.into()),
-    };
-    fields.insert("change".into(), what.into());
-    fields.insert("object".into(), object);
-    fields
-}
-
 /// The owner of the log.
 struct Writer {
     store: Box<dyn Store>,
     log: CompactedLog<()>,
     published: Arc<Published>,
+    audit: Option<Arc<Audit>>,
 }
 
 impl Writer {
     fn run(&mut self, commands: &Receiver<Command>) {
-        while let Ok(Command { edit, reply }) = commands.recv() {
-            reply(self.change(edit));
+        while let Ok(Command { edit, by, reply }) = commands.recv() {
+            reply(self.change(edit, &by));
         }
     }
 
-    fn change(&mut self, edit: Edit) -> Result<Vec<Change>, ChangeError> {
+    fn change(&mut self, edit: Edit, by: &Actor) -> Result<Vec<Change>, ChangeError> {
         let state = self.published.state();
         let mut next = SecurityState::clone(&state);
         let mut changes = edit(&state)?;
@@ -496,6 +477,11 @@ impl Writer {
         match outcomes.pop() {
             Some(((), Ok(()))) => {
                 self.published.publish(Arc::new(next));
+                if let Some(audit) = &self.audit {
+                    for change in &changes {
+                        audit.add("changed", security_changed(by, &state, change));
+                    }
+                }
                 Ok(changes)
             }
             Some(((), Err(error))) => Err(ChangeError::Log(error.to_string())),
@@ -517,6 +503,7 @@ mod tests {
 
     use mainstem_log::MemoryStore;
     use mainstem_security::{RuleId, create_user, delete_user};
+    use serde_json::Value;
 
     use super::*;
 
@@ -527,7 +514,11 @@ mod tests {
 
     fn change(host: &Host, edit: Edit) -> Result<Vec<Change>, ChangeError> {
         let (sender, receiver) = channel();
-        host.change(edit, "test".into(), Box::new(move |result| sender.send(result).unwrap()));
+        host.change(
+            edit,
+            Actor { protocol: "test", ..Actor::default() },
+            Box::new(move |result| sender.send(result).unwrap()),
+        );
         receiver.recv().unwrap()
     }
 
@@ -650,7 +641,8 @@ mod tests {
         let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let seen: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
         assert_eq!(seen, ["changed", "log-in", "log-in-failed"], "{text}");
-        assert_eq!((&events[0]["by"], &events[0]["object"]), (&"test".into(), &"alice".into()));
+        assert_eq!((&events[0]["protocol"], &events[0]["object"]), (&"test".into(), &"alice".into()));
+        assert_eq!((&events[0]["before"], &events[0]["after"]["disabled"]), (&Value::Null, &false.into()));
         assert_eq!(events[2]["user"], "mallory");
         assert!(!text.contains("hunter2") && !text.contains("guess") && !text.contains("argon2"), "{text}");
     }

@@ -26,9 +26,11 @@
 //! | `failures.rs` | failed log-ins by address and user |
 //! | `verified.rs` | credentials that were verified a short time ago |
 //! | `audit.rs` | the audit log |
+//! | `changes.rs` | its lines about changes |
 
 mod audit;
 mod certificate;
+mod changes;
 mod failures;
 mod host;
 mod jwt;

@@ -127,7 +127,7 @@ impl Shard {
         let proxied = || io.proxied_client(id)?.common_name.as_deref();
         let certificate = io.peer_certificate(id).map(PeerCertificate::Der);
         security.host.check_certificate(&Presented {
-            listener: shared.listener_name(conn.listener).unwrap_or_default(),
+            listener: shared.listener_name(conn.listener).map_or("", |name| &**name),
             certificate: certificate.or_else(|| proxied().map(PeerCertificate::CommonName)),
             has_password,
             address: conn.peer,

@@ -1,13 +1,17 @@
 //! Compiles the rules of a connection when it first sends a request and whenever users or rules change, and closes
-//! connections that may not be there any more.
+//! connections that may not be there any more. Requests that wait are checked again before they are answered.
 
 use std::sync::Arc;
 
+use mainstem_kafka::ErrorCode;
 use mainstem_runtime::{ConnId, Io};
-use mainstem_security::{CertificateOutcome, Grants, Identity, Origin, Principal};
+use mainstem_security::{Action, CertificateOutcome, Grants, Identity, Origin, Principal};
 
+use crate::fetch_job::{Fetch, Location};
 use crate::grants::ConnGrants;
 use crate::log_in::{LogIn, Session};
+use crate::partition_message::Fetched;
+use crate::sender::Sender;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 
@@ -59,10 +63,35 @@ impl Shard {
         Ok(())
     }
 
+    /// Checks a fetch again that has waited while users or rules changed: records that arrived after the change must
+    /// not be read by the rights from before it. Returns false if its connection was closed.
+    pub(crate) fn recheck_fetch(&mut self, io: &mut Io<'_, Mail>, fetch: &mut Fetch) -> bool {
+        let known = fetch.call.sender.as_ref().map(|sender| sender.grants.epoch());
+        if known.is_none_or(|epoch| epoch == self.env.shared().security_epoch()) {
+            return true;
+        }
+        let id = fetch.call.caller.conn;
+        if !self.refresh_grants(io, id) {
+            return false;
+        }
+        fetch.call.sender = self.conns.get_mut(id).and_then(|conn| conn.grants.sender.clone());
+        for part in &mut fetch.parts {
+            let Ok(Location { id, .. }) = part.location else { continue };
+            let topic = self.env.catalogue().topic_by_id(id.topic);
+            let checked = topic.map_or(Err(ErrorCode::UnknownTopicOrPartition), |topic| {
+                fetch.call.check_topic(Action::Consume, &topic.name)
+            });
+            if let Err(code) = checked {
+                part.fetched = Some(Fetched::failed(0, code));
+            }
+        }
+        true
+    }
+
     fn compiled_grants(&mut self, id: ConnId) -> Result<ConnGrants, &'static str> {
         let shared = Arc::clone(self.env.shared());
         let Some(security) = shared.security() else {
-            return Ok(ConnGrants { epoch: Some(shared.security_epoch()), grants: None });
+            return Ok(ConnGrants { epoch: Some(shared.security_epoch()), sender: None });
         };
         let state = security.host.published().state();
         let Some(conn) = self.conns.get_mut(id) else { return Err("it is closed") };
@@ -77,14 +106,22 @@ impl Shard {
                 }
             });
         }
-        let listener = shared.listener_name(conn.listener);
-        let origin =
-            Origin { principal, proof: proof.as_deref(), client_id: None, listener, address: conn.peer };
+        let listener = shared.listener_name(conn.listener).map(Arc::clone);
+        let address = conn.peer;
+        let origin = Origin {
+            principal,
+            proof: proof.as_deref(),
+            client_id: None,
+            listener: listener.as_deref(),
+            address,
+        };
         let grants = Grants::compile(&state, &origin);
         if grants.denies_connection() {
             return Err("a rule denies its connection");
         }
-        let grants = (!grants.is_unrestricted()).then(|| Arc::new(grants));
-        Ok(ConnGrants { epoch: Some(state.epoch()), grants })
+        let identity = Identity { principal: principal.clone(), proof: proof.clone() };
+        let host = Arc::clone(&security.host);
+        let sender = Sender { grants, identity, listener, address, host };
+        Ok(ConnGrants { epoch: Some(state.epoch()), sender: Some(Arc::new(sender)) })
     }
 }

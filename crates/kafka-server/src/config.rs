@@ -1,7 +1,8 @@
 //! Settings of the Kafka server.
 
-use mainstem_log::Durability;
+use std::sync::Arc;
 
+use mainstem_log::Durability;
 use mainstem_sasl::Mechanism;
 
 use crate::binding_registry::{BoundTopic, Source};
@@ -85,7 +86,7 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListenerSettings {
     /// Name of the listener, which rules may have as a condition.
-    pub name: String,
+    pub name: Arc<str>,
     /// Mechanisms of SASL that it offers; if there are any, its clients must log in (`sasl.enabled.mechanisms`).
     pub mechanisms: Vec<Mechanism>,
 }

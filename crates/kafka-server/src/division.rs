@@ -315,7 +315,7 @@ mod tests {
             client_id: "client".into(),
             peer: None,
             listener: 0,
-            grants: None,
+            sender: None,
             division: None,
         }
     }

@@ -1,15 +1,17 @@
 //! The compiled rules of a connection, and the checks of its requests.
 //!
-//! Requests carry the compiled rules, also to the controller, so a check is a lookup and takes no lock. Without rules
-//! they carry nothing, and a check is one comparison.
+//! Requests carry their sender with the compiled rules, also to the controller, so a check is a lookup and takes no
+//! lock. `check_…` refuses a request, so what it denies goes to the audit log; `may_…` and `allows` filter what a
+//! response shows, which is no refusal.
 
 use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
-use mainstem_security::{Action, Grants, ResourceKind};
+use mainstem_security::{Action, AdminChange, ChangedSettings, ResourceKind};
 
 use crate::acl::{OPERATIONS, READ};
 use crate::security::Security;
+use crate::sender::Sender;
 use crate::shard_message::RequestContext;
 
 /// The compiled rules of a connection.
@@ -17,22 +19,69 @@ use crate::shard_message::RequestContext;
 pub(crate) struct ConnGrants {
     /// The state of users and rules that they come from; `None` before the first request.
     pub(crate) epoch: Option<u64>,
-    /// `None` if everything is allowed.
-    pub(crate) grants: Option<Arc<Grants>>,
-}
-
-impl ConnGrants {
-    /// The rules for a request; `None` if everything is allowed.
-    pub(crate) fn for_request(&self) -> Option<Arc<Grants>> {
-        self.grants.clone()
-    }
+    /// `None` if there are no users and rules.
+    pub(crate) sender: Option<Arc<Sender>>,
 }
 
 impl RequestContext {
+    /// Whether the sender may do everything.
+    pub(crate) fn is_unrestricted(&self) -> bool {
+        self.sender.as_ref().is_none_or(|sender| sender.grants.is_unrestricted())
+    }
+
     /// Whether the sender may do this.
     #[inline]
     pub(crate) fn allows(&self, action: Action, kind: ResourceKind, name: &str) -> bool {
-        self.grants.as_ref().is_none_or(|grants| grants.allows(action, kind, name))
+        self.sender.as_ref().is_none_or(|sender| sender.grants.allows(action, kind, name))
+    }
+
+    /// Whether the sender may do this on a topic.
+    #[inline]
+    pub(crate) fn may_topic(&self, action: Action, name: &str) -> bool {
+        self.allows(action, ResourceKind::Topic, name)
+    }
+
+    /// As [`Self::allows`], with a line in the audit log if not.
+    #[inline]
+    fn is_permitted(&self, action: Action, kind: ResourceKind, name: &str) -> bool {
+        let is_allowed = self.allows(action, kind, name);
+        if !is_allowed {
+            self.note_denial(action, kind, name);
+        }
+        is_allowed
+    }
+
+    /// Notes in the audit log that the sender was refused something.
+    #[cold]
+    fn note_denial(&self, action: Action, kind: ResourceKind, name: &str) {
+        if let Some(sender) = &self.sender {
+            sender.denied(&self.client_id, action, kind, name);
+        }
+    }
+
+    /// Notes in the audit log what the sender has changed; `before` and `after` are settings, `None` if the object did
+    /// or does not exist.
+    pub(crate) fn note_change(
+        &self,
+        change: &'static str,
+        object: &str,
+        before: Option<ChangedSettings>,
+        after: Option<ChangedSettings>,
+    ) {
+        if let Some(sender) = &self.sender {
+            sender
+                .host
+                .changed(&sender.actor(), AdminChange { change, object: object.into(), before, after });
+        }
+    }
+
+    /// Checks an action on the work queue of this name. Topics that are queues need it besides Kafka's rights.
+    ///
+    /// # Errors
+    /// The sender may not do it.
+    pub(crate) fn check_queue(&self, action: Action, name: &str) -> Result<(), ErrorCode> {
+        let is_allowed = self.is_permitted(action, ResourceKind::Queue, name);
+        if is_allowed { Ok(()) } else { Err(ErrorCode::TopicAuthorizationFailed) }
     }
 
     /// Checks an action on a topic.
@@ -41,7 +90,7 @@ impl RequestContext {
     /// The sender may not do it.
     #[inline]
     pub(crate) fn check_topic(&self, action: Action, name: &str) -> Result<(), ErrorCode> {
-        let is_allowed = self.allows(action, ResourceKind::Topic, name);
+        let is_allowed = self.is_permitted(action, ResourceKind::Topic, name);
         if is_allowed { Ok(()) } else { Err(ErrorCode::TopicAuthorizationFailed) }
     }
 
@@ -50,7 +99,7 @@ impl RequestContext {
     /// # Errors
     /// The sender may not do it.
     pub(crate) fn check_group(&self, action: Action, name: &str) -> Result<(), ErrorCode> {
-        let is_allowed = self.allows(action, ResourceKind::Group, name);
+        let is_allowed = self.is_permitted(action, ResourceKind::Group, name);
         if is_allowed { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
     }
 
@@ -59,7 +108,7 @@ impl RequestContext {
     /// # Errors
     /// The sender may not do it.
     pub(crate) fn check_transactional_id(&self, action: Action, id: &str) -> Result<(), ErrorCode> {
-        let is_allowed = self.allows(action, ResourceKind::TransactionalId, id);
+        let is_allowed = self.is_permitted(action, ResourceKind::TransactionalId, id);
         if is_allowed { Ok(()) } else { Err(ErrorCode::TransactionalIdAuthorizationFailed) }
     }
 
@@ -68,7 +117,7 @@ impl RequestContext {
     /// # Errors
     /// The sender may not do it.
     pub(crate) fn check_cluster(&self, action: Action) -> Result<(), ErrorCode> {
-        let is_allowed = self.allows(action, ResourceKind::Cluster, "");
+        let is_allowed = self.is_permitted(action, ResourceKind::Cluster, "");
         if is_allowed { Ok(()) } else { Err(ErrorCode::ClusterAuthorizationFailed) }
     }
 
@@ -91,7 +140,12 @@ impl RequestContext {
     /// # Errors
     /// It may not.
     pub(crate) fn check_creation(&self, topic: &str) -> Result<(), ErrorCode> {
-        self.check_cluster(Action::Create).or_else(|_| self.check_topic(Action::Create, topic))
+        if self.may_create(topic) { Ok(()) } else { self.check_topic(Action::Create, topic) }
+    }
+
+    /// Whether the sender may create a topic, as [`Self::check_creation`].
+    pub(crate) fn may_create(&self, topic: &str) -> bool {
+        self.allows(Action::Create, ResourceKind::Cluster, "") || self.may_topic(Action::Create, topic)
     }
 
     /// Checks that the sender may get a producer id without a transactional id (KIP-679).
@@ -99,14 +153,15 @@ impl RequestContext {
     /// # Errors
     /// It may not.
     pub(crate) fn check_idempotent_producer(&self) -> Result<(), ErrorCode> {
-        let may_produce = |grants: &Arc<Grants>| grants.allows_any(Action::Produce, ResourceKind::Topic);
-        let is_allowed = self.grants.as_ref().is_none_or(may_produce);
+        let may_produce =
+            |sender: &Arc<Sender>| sender.grants.allows_any(Action::Produce, ResourceKind::Topic);
+        let is_allowed = self.sender.as_ref().is_none_or(may_produce);
         if is_allowed { Ok(()) } else { self.check_cluster(Action::IdempotentWrite) }
     }
 
     /// Those operations of a bit set (KIP-430) that the sender may do on an object.
     pub(crate) fn operations(&self, all: i32, kind: ResourceKind, name: &str) -> i32 {
-        let Some(grants) = &self.grants else { return all };
+        let Some(Sender { grants, .. }) = self.sender.as_deref() else { return all };
         let read = if kind == ResourceKind::Group { Action::Group } else { Action::Consume };
         [(READ, read)]
             .into_iter()

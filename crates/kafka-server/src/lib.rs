@@ -46,7 +46,8 @@
 //! | `answer.rs` | an encoded response, which may be in pieces |
 //! | `log_in.rs`, `authentication.rs`, `failed_log_ins.rs` | log-ins by SASL: as data, carried out, and refused after a delay |
 //! | `security.rs`, `security_changes.rs` | users and rules of the host, its answers, and changes of them |
-//! | `grants.rs`, `authorization.rs`, `acl.rs` | what a connection may do: as data, and compiled; rules as Kafka's ACLs |
+//! | `sender.rs`, `grants.rs`, `authorization.rs` | who sends a request; what they may do: as data, and compiled |
+//! | `acl.rs` | rules as Kafka's ACLs |
 //! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
 //! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
@@ -80,6 +81,7 @@
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
 //! | `queues.rs` | drives the host of work queues |
 //! | `queue_admin.rs` | creating, configuring and deleting queues, as topics |
+//! | `queue_rights.rs` | rights on queues that requests for topics need |
 //! | `queue_settings.rs`, `dead_letters.rs` | settings of queues as those of topics; valid dead-letter queues |
 //! | `log_throttle.rs` | limits log lines about client errors |
 
@@ -123,12 +125,14 @@ mod pending;
 mod pending_work;
 mod produce_job;
 mod queue_admin;
+mod queue_rights;
 mod queue_settings;
 mod queues;
 mod request_memory;
 mod resume;
 mod security;
 mod security_changes;
+mod sender;
 mod service;
 mod shard;
 mod shard_message;

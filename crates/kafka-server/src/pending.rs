@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use mainstem_coordinator::transaction::{Markers, Participant, Producer};
-use mainstem_kafka::Uuid;
 use mainstem_kafka::api::add_partitions_to_txn::{AddPartitionsToTxnResult, AddPartitionsToTxnTransaction};
 use mainstem_kafka::api::alter_user_scram_credentials::AlterUserScramCredentialsResult;
 use mainstem_kafka::api::create_acls::AclCreationResult;
@@ -19,7 +18,9 @@ use mainstem_kafka::api::offset_fetch::OffsetFetchResponseGroup;
 use mainstem_kafka::api::offset_for_leader_epoch::OffsetForLeaderEpochRequest;
 use mainstem_kafka::api::txn_offset_commit::TxnOffsetCommitRequest;
 use mainstem_kafka::api::write_txn_markers::WriteTxnMarkersRequest;
+use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_queue_server::{QueueRequest, ReplyTo};
+use mainstem_security::ChangedSettings;
 
 use crate::append_error::AppendError;
 use crate::catalogue::{PartitionId, Topic};
@@ -97,8 +98,8 @@ pub(crate) enum AfterQueries {
     DeleteRecords {
         call: RequestContext,
         request: DeleteRecordsRequest,
-        /// For each topic, whether its records must not be deleted.
-        is_protected: Vec<bool>,
+        /// For each topic, why its records must not be deleted, if so.
+        refusals: Vec<Option<ErrorCode>>,
     },
     DescribeLogDirs {
         call: RequestContext,
@@ -130,10 +131,14 @@ pub(crate) enum AfterChanges {
     AlterConfigs {
         call: RequestContext,
         changes: Vec<ConfigChange>,
+        /// The topics before the changes.
+        before: Vec<Option<ChangedSettings>>,
     },
     CreatePartitions {
         call: RequestContext,
         names: Vec<String>,
+        /// The topics before the changes.
+        before: Vec<Option<ChangedSettings>>,
     },
     CreateTopics {
         call: RequestContext,
@@ -143,10 +148,14 @@ pub(crate) enum AfterChanges {
     DeleteTopics {
         call: RequestContext,
         topics: Vec<(Option<String>, Uuid)>,
+        /// The topics before they were deleted.
+        before: Vec<Option<ChangedSettings>>,
     },
     IncrementalAlterConfigs {
         call: RequestContext,
         changes: Vec<ConfigChange>,
+        /// The topics before the changes.
+        before: Vec<Option<ChangedSettings>>,
     },
     Metadata {
         call: RequestContext,

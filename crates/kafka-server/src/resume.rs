@@ -99,8 +99,8 @@ impl Shard {
         results: Vec<PartitionQueryResult>,
     ) {
         match then {
-            AfterQueries::DeleteRecords { call, request, is_protected } => {
-                delete_records::finish(self, io, &call, request, is_protected, results);
+            AfterQueries::DeleteRecords { call, request, refusals } => {
+                delete_records::finish(self, io, &call, request, refusals, results);
             }
             AfterQueries::DescribeLogDirs { call, topics } => {
                 describe_log_dirs::finish(self, io, &call, topics, results);
@@ -128,20 +128,20 @@ impl Shard {
             AfterChanges::AddPartitionsToTxn { call, transactions, immediate } => {
                 add_partitions_to_txn::finish(self, io, &call, (&transactions, immediate), outcomes);
             }
-            AfterChanges::AlterConfigs { call, changes } => {
-                alter_configs::finish(self, io, &call, changes, outcomes);
+            AfterChanges::AlterConfigs { call, changes, before } => {
+                alter_configs::finish(self, io, &call, (changes, before), outcomes);
             }
-            AfterChanges::CreatePartitions { call, names } => {
-                create_partitions::finish(self, io, &call, names, outcomes);
+            AfterChanges::CreatePartitions { call, names, before } => {
+                create_partitions::finish(self, io, &call, (names, before), outcomes);
             }
             AfterChanges::CreateTopics { call, names, plans } => {
                 create_topics::finish(self, io, &call, (&names, &plans), outcomes);
             }
-            AfterChanges::DeleteTopics { call, topics } => {
-                delete_topics::finish(self, io, call, topics, outcomes);
+            AfterChanges::DeleteTopics { call, topics, before } => {
+                delete_topics::finish(self, io, call, (topics, before), outcomes);
             }
-            AfterChanges::IncrementalAlterConfigs { call, changes } => {
-                incremental_alter_configs::finish(self, io, &call, changes, outcomes);
+            AfterChanges::IncrementalAlterConfigs { call, changes, before } => {
+                incremental_alter_configs::finish(self, io, &call, (changes, before), outcomes);
             }
             AfterChanges::Metadata { call, request } => metadata::finish(self, io, &call, request),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_runtime::Io;
-use mainstem_security::{Change, ChangeError, Edit, Principal};
+use mainstem_security::{Change, ChangeError, Edit};
 
 use crate::handlers::{alter_user_scram_credentials, create_acls, delete_acls};
 use crate::pending::AfterSecurityChange;
@@ -14,12 +14,7 @@ use crate::shard_message::Mail;
 impl Shard {
     /// Changes users or rules, and continues when the change is durable.
     pub(crate) fn change_security(&mut self, io: &mut Io<'_, Mail>, after: AfterSecurityChange, edit: Edit) {
-        let conn = self.conns.get_mut(after.call().caller.conn);
-        let session = conn.and_then(|conn| conn.log_in.session());
-        let by = session.map_or_else(
-            || Principal::Anonymous.to_string(),
-            |session| session.identity.principal.to_string(),
-        );
+        let by = after.call().sender.as_ref().map(|sender| sender.actor()).unwrap_or_default();
         let Some(security) = self.env.shared().security() else {
             return self.on_security_change(io, after, &Err(ChangeError::Unavailable));
         };

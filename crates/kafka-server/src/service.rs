@@ -292,7 +292,7 @@ impl Shard {
             conn.client_id = Some(client_id.into());
         }
         let client_id = conn.client_id.clone().unwrap_or_default();
-        let (peer, listener, grants) = (conn.peer, conn.listener, conn.grants.for_request());
+        let (peer, listener, sender) = (conn.peer, conn.listener, conn.grants.sender.clone());
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
         let call = RequestContext {
@@ -303,7 +303,7 @@ impl Shard {
             client_id,
             peer,
             listener,
-            grants,
+            sender,
             division: None,
         };
         io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);

@@ -8,11 +8,11 @@ use mainstem_coordinator::transaction::Producer;
 pub(crate) use mainstem_partition::JobId;
 use mainstem_queue_server::{QueueRequest, ReplyTo};
 use mainstem_runtime::ConnId;
-use mainstem_security::Grants;
 
 use crate::answer::Answer;
 use crate::catalogue::{PartitionId, TopicId};
 use crate::partition_message::{PartitionRequest, PartitionResponse};
+use crate::sender::Sender;
 use crate::unverified_batches::Transactional;
 
 /// A message to another shard.
@@ -92,6 +92,6 @@ pub(crate) struct RequestContext {
     pub(crate) listener: u16,
     /// The job of the request that this one is a part of, see `division.rs`.
     pub(crate) division: Option<u64>,
-    /// What the sender may do; `None` for everything.
-    pub(crate) grants: Option<Arc<Grants>>,
+    /// Who sends it, and what they may do; `None` without users and rules.
+    pub(crate) sender: Option<Arc<Sender>>,
 }

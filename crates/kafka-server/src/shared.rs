@@ -101,8 +101,8 @@ impl Shared {
     }
 
     /// The name of a listener.
-    pub(crate) fn listener_name(&self, listener: u16) -> Option<&str> {
-        self.config.listeners.get(usize::from(listener)).map(|listener| listener.name.as_str())
+    pub(crate) fn listener_name(&self, listener: u16) -> Option<&Arc<str>> {
+        self.config.listeners.get(usize::from(listener)).map(|listener| &listener.name)
     }
 
     /// The mechanisms of SASL that a listener offers.
@@ -210,5 +210,9 @@ impl QueueDirectory for Shared {
         let catalogue = self.snapshot();
         let queues = catalogue.by_name.values().filter(|topic| topic.config.queue.is_some());
         queues.map(|topic| Arc::clone(&topic.name)).collect()
+    }
+
+    fn is_topic(&self, name: &str) -> bool {
+        self.snapshot().topic(name).is_some_and(|topic| topic.config.queue.is_none())
     }
 }

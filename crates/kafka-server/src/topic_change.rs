@@ -35,6 +35,13 @@ pub(crate) struct ConfigChange {
     pub(crate) steps: Vec<ConfigStep>,
 }
 
+impl ConfigChange {
+    /// The keys of its steps with their new values; `None` if a key gets none.
+    pub(crate) fn new_values(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.steps.iter().map(|step| (step.name.as_str(), step.value.as_deref()))
+    }
+}
+
 /// One change of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigStep {

@@ -49,6 +49,10 @@ impl Broker for ApiBroker {
         self.queues.queues()
     }
 
+    fn is_topic(&self, name: &str) -> bool {
+        self.queues.is_topic(name)
+    }
+
     fn bindings(&self) -> Vec<Map<String, Value>> {
         self.bindings.list()
     }

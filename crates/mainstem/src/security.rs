@@ -14,8 +14,8 @@ use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_mqtt_server::config_value::ConfigValue;
 use mainstem_mqtt_server::settings;
 use mainstem_security::{
-    Anonymous, SecurityAdmin, SecurityHost, SecurityState, Settings, User, check_user_name, create_user,
-    read_password_file,
+    Actor, Anonymous, SecurityAdmin, SecurityHost, SecurityState, Settings, User, check_user_name,
+    create_user, read_password_file,
 };
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
@@ -262,7 +262,8 @@ pub(crate) fn add_user(data: &Path, name: &str, password: &str, roles: &[String]
     let user = derived.recv().map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let (sender, changed) = channel();
     let edit = Box::new(move |state: &SecurityState| create_user(state, user));
-    host.change(edit, "mainstem user".into(), Box::new(move |result| drop(sender.send(result))));
+    let by = Actor { protocol: "command-line", ..Actor::default() };
+    host.change(edit, by, Box::new(move |result| drop(sender.send(result))));
     changed.recv().map_err(|error| error.to_string())?.map(drop).map_err(|error| error.to_string())
 }
 

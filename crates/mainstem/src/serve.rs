@@ -164,7 +164,7 @@ fn open_security(
     let kafka = listeners::kafka_settings(config);
     let providers = security::providers(&config.listener, &config.jwt)?;
     let has_no_log_in = |name: &str| {
-        let is_open = |settings: &ListenerSettings| settings.name == name && settings.mechanisms.is_empty();
+        let is_open = |settings: &ListenerSettings| &*settings.name == name && settings.mechanisms.is_empty();
         kafka.iter().any(is_open) && !providers.certificates.contains_key(name)
     };
     let kafka: Vec<_> = listeners.iter().filter(|(name, _)| has_no_log_in(name)).cloned().collect();

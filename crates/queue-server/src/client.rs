@@ -14,6 +14,9 @@ pub trait QueueDirectory: fmt::Debug + Send + Sync {
 
     /// The names of all queues, in order.
     fn queues(&self) -> Vec<Arc<str>>;
+
+    /// Whether there is a topic of this name that is no queue.
+    fn is_topic(&self, name: &str) -> bool;
 }
 
 /// Sends requests to queues from any thread.
@@ -49,5 +52,10 @@ impl QueueClient {
     /// The names of all queues, in order.
     pub fn queues(&self) -> Vec<Arc<str>> {
         self.directory.queues()
+    }
+
+    /// Whether there is a topic of this name that is no queue.
+    pub fn is_topic(&self, name: &str) -> bool {
+        self.directory.is_topic(name)
     }
 }

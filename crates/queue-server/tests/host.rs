@@ -257,6 +257,10 @@ impl QueueDirectory for Directory {
     fn queues(&self) -> Vec<Arc<str>> {
         vec!["jobs".into()]
     }
+
+    fn is_topic(&self, _: &str) -> bool {
+        false
+    }
 }
 
 #[test]

@@ -3,12 +3,13 @@
 //! Verifying a password takes tens of milliseconds, and a change waits for the disk. The host of the interface does
 //! both on threads of its own; the protocol gets the result by a callback and continues.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::error::SecurityError;
-use crate::identity::{CertificateOutcome, Certified, Identity, Presented};
+use crate::identity::{CertificateOutcome, Certified, Identity, Presented, Principal};
 use crate::published::Published;
 use crate::rule::{Action, Origin, ResourceKind};
 use crate::state::{Change, SecurityState};
@@ -79,6 +80,33 @@ pub struct Denial<'a> {
     pub name: &'a str,
 }
 
+/// Who changes something, and from where, for the audit log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    /// Who.
+    pub principal: Principal,
+    /// Where the client is.
+    pub address: Option<IpAddr>,
+    /// The protocol: `kafka`, `http`; `command-line` for a tool that works on the data directory.
+    pub protocol: &'static str,
+}
+
+/// Settings of an object, for the audit log: names and values, without secrets.
+pub type ChangedSettings = BTreeMap<String, String>;
+
+/// A change by an administrator, other than of users and rules, for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminChange {
+    /// What was done, as `create-topic`.
+    pub change: &'static str,
+    /// The name of the object.
+    pub object: String,
+    /// Its settings before; `None` if it did not exist or has none.
+    pub before: Option<ChangedSettings>,
+    /// Its settings now; `None` if it was deleted or has none.
+    pub after: Option<ChangedSettings>,
+}
+
 /// Verifies log-ins, and notes denials.
 pub trait Authenticator: Send + Sync {
     /// What the certificate of a client decides, before anything else of it is verified. It takes microseconds.
@@ -120,7 +148,10 @@ pub type Edit = Box<dyn FnOnce(&SecurityState) -> Result<Vec<Change>, ChangeErro
 pub trait SecurityAdmin: Send + Sync {
     /// Applies the changes that `edit` returns, all or none; `by` says for the audit log who wants them. `reply` gets
     /// those that changed anything, when they are durable and published.
-    fn change(&self, edit: Edit, by: String, reply: Reply<Result<Vec<Change>, ChangeError>>);
+    fn change(&self, edit: Edit, by: Actor, reply: Reply<Result<Vec<Change>, ChangeError>>);
+
+    /// Notes in the audit log a change that was made elsewhere. Never blocks.
+    fn changed(&self, by: &Actor, change: AdminChange);
 
     /// Derives the verifiers of a user from a password, on a thread for that.
     fn derive(&self, user: User, password: Vec<u8>, reply: Reply<Result<User, ChangeError>>);

@@ -57,7 +57,8 @@ mod state;
 mod user;
 
 pub use authenticator::{
-    Attempt, Authenticator, ChangeError, Denial, Edit, LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,
+    Actor, AdminChange, Attempt, Authenticator, ChangeError, ChangedSettings, Denial, Edit, LogIn,
+    LogInResult, Reply, SecurityAdmin, SecurityHost,
 };
 pub use edit::{add_rules, change_user, create_user, delete_rule, delete_user};
 pub use error::SecurityError;

@@ -90,6 +90,12 @@ impl User {
         keys.is_some_and(|keys| keys.verify_password(password))
     }
 
+    /// Whether both have the same verifiers.
+    pub fn has_same_verifiers(&self, other: &Self) -> bool {
+        (&self.password, &self.scram_sha_256, &self.scram_sha_512)
+            == (&other.password, &other.scram_sha_256, &other.scram_sha_512)
+    }
+
     /// Checks the fields that others have set.
     ///
     /// # Errors

@@ -303,6 +303,10 @@ impl Broker for Fake {
         self.state.lock().unwrap().queues.keys().map(|name| name.as_str().into()).collect()
     }
 
+    fn is_topic(&self, _name: &str) -> bool {
+        false
+    }
+
     fn bindings(&self) -> Vec<Map<String, Value>> {
         let state = self.state.lock().unwrap();
         let shown = state.bindings.iter().map(|(name, binding)| {

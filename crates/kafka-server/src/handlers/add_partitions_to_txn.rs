@@ -159,15 +159,16 @@ fn unauthorized_result(
     call: &RequestContext,
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Option<AddPartitionsToTxnResult> {
-    call.grants.as_ref()?;
-    if call.version >= BATCHED {
+    if call.version >= BATCHED || call.is_unrestricted() {
         return None;
     }
     if let Err(code) = call.check_transactional_id(Action::Produce, &transaction.transactional_id) {
         return Some(result(transaction, |_| code as i16));
     }
     let denied = |topic: &str| call.check_topic(Action::Produce, topic).err();
-    transaction.topics.iter().find_map(|topic| denied(&topic.name))?;
+    if transaction.topics.iter().all(|topic| call.may_topic(Action::Produce, &topic.name)) {
+        return None;
+    }
     Some(result(transaction, |participant| match participant {
         Participant::Partition { topic, .. } => {
             denied(&topic).unwrap_or(ErrorCode::OperationNotAttempted) as i16

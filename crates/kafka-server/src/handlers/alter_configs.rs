@@ -12,7 +12,7 @@ use mainstem_kafka::api::alter_configs::{
     AlterConfigsRequest, AlterConfigsResource, AlterConfigsResourceResponse, AlterConfigsResponse,
 };
 use mainstem_runtime::Io;
-use mainstem_security::Action;
+use mainstem_security::{Action, ChangedSettings};
 
 use super::create_topics::invalid_request;
 use super::describe_configs::{BROKER, BROKER_LOGGER, GROUP, TOPIC, is_this_node};
@@ -38,8 +38,9 @@ pub(crate) fn handle(
         steps: resource.configs.into_iter().map(|config| set(config.name, config.value)).collect(),
     };
     let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
-    let denied = denials(&call, &changes);
-    let then = AfterChanges::AlterConfigs { call, changes: changes.clone() };
+    let denied = denials(shard, &call, &changes);
+    let before = audited(shard, &changes);
+    let then = AfterChanges::AlterConfigs { call, changes: changes.clone(), before };
     alter(shard, io, (changes, denied), request.validate_only, then);
 }
 
@@ -48,9 +49,10 @@ pub(crate) fn finish(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
-    changes: Vec<ConfigChange>,
+    (changes, before): (Vec<ConfigChange>, Vec<Option<ChangedSettings>>),
     outcomes: Vec<Result<(), AppendError>>,
 ) {
+    note_changes(shard, call, &changes, before);
     let response = |(change, outcome): (ConfigChange, Result<(), AppendError>)| {
         let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
         AlterConfigsResourceResponse {
@@ -73,7 +75,7 @@ fn set(name: String, value: Option<String>) -> ConfigStep {
 pub(crate) fn alter(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
-    (changes, denied): (Vec<ConfigChange>, Vec<Option<ErrorCode>>),
+    (changes, denied): (Vec<ConfigChange>, Vec<Option<AppendError>>),
     validate_only: bool,
     then: AfterChanges,
 ) {
@@ -85,8 +87,8 @@ pub(crate) fn alter(
         |change: &ConfigChange| counts[&(change.resource_type, change.resource_name.as_str())] == 1;
     let (mut outcomes, mut to_apply) = (Vec::with_capacity(changes.len()), Vec::new());
     for (part, change) in changes.iter().enumerate() {
-        let checked = match denied.get(part).copied().flatten() {
-            Some(code) => Err(code.into()),
+        let checked = match denied.get(part).cloned().flatten() {
+            Some(refused) => Err(refused),
             None if is_unique(change) => check(shard, change),
             None => Err(invalid_request("Each resource must appear at most once.")),
         };
@@ -103,13 +105,46 @@ pub(crate) fn alter(
 }
 
 /// The errors of the changes that the sender may not make.
-pub(crate) fn denials(call: &RequestContext, changes: &[ConfigChange]) -> Vec<Option<ErrorCode>> {
-    let check = |change: &ConfigChange| match change.resource_type {
-        TOPIC => call.check_topic(Action::AlterConfigs, &change.resource_name).err(),
-        GROUP => call.check_group(Action::AlterConfigs, &change.resource_name).err(),
-        _ => call.check_cluster(Action::AlterConfigs).err(),
+pub(crate) fn denials(
+    shard: &Shard,
+    call: &RequestContext,
+    changes: &[ConfigChange],
+) -> Vec<Option<AppendError>> {
+    let check = |change: &ConfigChange| {
+        let name = change.resource_name.as_str();
+        match change.resource_type {
+            TOPIC => {
+                call.check_topic(Action::AlterConfigs, name)?;
+                shard.check_queue_settings(call, name, change.new_values())
+            }
+            GROUP => Ok(call.check_group(Action::AlterConfigs, name)?),
+            _ => Ok(call.check_cluster(Action::AlterConfigs)?),
+        }
     };
-    changes.iter().map(check).collect()
+    changes.iter().map(|change| check(change).err()).collect()
+}
+
+/// The topics before they change, for the audit log.
+pub(crate) fn audited(shard: &Shard, changes: &[ConfigChange]) -> Vec<Option<ChangedSettings>> {
+    let topic = |change: &ConfigChange| {
+        let is_topic = change.resource_type == TOPIC;
+        is_topic.then(|| shard.audited_topic(&change.resource_name)).flatten()
+    };
+    changes.iter().map(topic).collect()
+}
+
+/// Notes what has changed in the audit log.
+pub(crate) fn note_changes(
+    shard: &Shard,
+    call: &RequestContext,
+    changes: &[ConfigChange],
+    before: Vec<Option<ChangedSettings>>,
+) {
+    for (change, before) in changes.iter().zip(before) {
+        if before.is_some() {
+            shard.note_topic_change(call, "configure-topic", &change.resource_name, before);
+        }
+    }
 }
 
 /// Whether a change alters the configuration.

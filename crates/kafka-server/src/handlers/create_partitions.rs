@@ -5,7 +5,7 @@ use mainstem_kafka::api::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult,
 };
 use mainstem_runtime::Io;
-use mainstem_security::Action;
+use mainstem_security::{Action, ChangedSettings};
 
 use super::create_topics::{duplicates, invalid_request};
 use crate::append_error::AppendError;
@@ -41,7 +41,8 @@ pub(crate) fn handle(
         names.push(topic.name.clone());
         outcomes.push(changed.map(drop));
     }
-    let then = AfterChanges::CreatePartitions { call, names };
+    let before = names.iter().map(|name| shard.audited_topic(name)).collect();
+    let then = AfterChanges::CreatePartitions { call, names, before };
     let job = shard.begin_changes(io, outcomes, to_apply.len(), then);
     for (part, topic) in to_apply {
         let name = topic.name.clone();
@@ -55,9 +56,12 @@ pub(crate) fn finish(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
-    names: Vec<String>,
+    (names, before): (Vec<String>, Vec<Option<ChangedSettings>>),
     outcomes: Vec<Result<(), AppendError>>,
 ) {
+    for (name, before) in names.iter().zip(before) {
+        shard.note_topic_change(call, "add-partitions", name, before);
+    }
     let result = |(name, outcome): (String, Result<(), AppendError>)| {
         let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
         CreatePartitionsTopicResult { name, error_code: code as i16, error_message: message }

@@ -38,7 +38,7 @@ pub(crate) fn handle(
     for topic in request.topics.iter().filter(is_unique) {
         names.push(topic.name.as_str().into());
         plans.push(match call.check_creation(&topic.name) {
-            Ok(()) => plan(shard, topic),
+            Ok(()) => check_queue(shard, &call, topic).and_then(|()| plan(shard, topic)),
             Err(code) => refused(code, "Authorization failed."),
         });
     }
@@ -58,6 +58,12 @@ pub(crate) fn handle(
     }
 }
 
+/// Checks the rights on the queue that a topic is to be.
+fn check_queue(shard: &Shard, call: &RequestContext, topic: &CreatableTopic) -> Result<(), AppendError> {
+    let settings = topic.configs.iter().map(|config| (config.name.as_str(), config.value.as_deref()));
+    shard.check_queue_settings(call, &topic.name, settings)
+}
+
 /// Answers when all topics are created or refused.
 pub(crate) fn finish(
     shard: &mut Shard,
@@ -69,7 +75,10 @@ pub(crate) fn finish(
     let mut topics = Vec::with_capacity(names.len());
     for ((name, plan), outcome) in names.iter().zip(plans).zip(outcomes) {
         topics.push(match (plan, outcome) {
-            (Ok(new), Ok(())) => success(shard, io, call, new),
+            (Ok(new), Ok(())) => {
+                shard.note_topic_change(call, "create-topic", name, None);
+                success(shard, io, call, new)
+            }
             (_, Err(refused)) => failure(name, refused),
             (Err(refused), Ok(())) => failure(name, refused.clone()),
         });

@@ -42,6 +42,9 @@ pub(crate) fn finish(
             group_id,
             error_code: ErrorCode::GroupAuthorizationFailed as i16,
         });
+        for deleted in deleted.iter().filter(|deleted| deleted.outcome.is_ok()) {
+            call.note_change("delete-group", &deleted.group_id, None, None);
+        }
         let results = deleted.into_iter().map(result).chain(denied).collect();
         let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
         shard.reply::<DeleteGroupsRequest>(io, call, &response);

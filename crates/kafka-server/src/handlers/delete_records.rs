@@ -7,7 +7,6 @@ use mainstem_kafka::api::delete_records::{
 };
 use mainstem_log::Cleanup;
 use mainstem_runtime::Io;
-use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
@@ -24,22 +23,23 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DeleteRecordsRequest,
 ) {
-    let (mut queries, mut is_protected) = (Vec::new(), Vec::new());
+    let (mut queries, mut refusals) = (Vec::new(), Vec::new());
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.name);
         // Kafka requires `delete` in the cleanup policy.
         let is_compact_only =
             known.is_some_and(|known| known.config.partition.options.cleanup == Cleanup::Compact);
-        is_protected.push(is_compact_only);
-        let is_allowed = call.check_topic(Action::Delete, &topic.name).is_ok();
-        let id =
-            known.filter(|_| is_allowed && !is_compact_only).map_or_else(Default::default, |topic| topic.id);
+        let denied = shard.check_deletion(&call, &topic.name).err();
+        let id = known
+            .filter(|_| denied.is_none() && !is_compact_only)
+            .map_or_else(Default::default, |topic| topic.id);
+        refusals.push(denied.or(is_compact_only.then_some(ErrorCode::PolicyViolation)));
         queries.extend(topic.partitions.iter().map(|part| {
             let id = PartitionId { topic: id, index: part.partition_index };
             (id, PartitionQuery::DeleteBefore(part.offset))
         }));
     }
-    shard.query_partitions(io, queries, AfterQueries::DeleteRecords { call, request, is_protected });
+    shard.query_partitions(io, queries, AfterQueries::DeleteRecords { call, request, refusals });
 }
 
 /// Answers with the results of the partitions.
@@ -48,21 +48,20 @@ pub(crate) fn finish(
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
     request: DeleteRecordsRequest,
-    is_protected: Vec<bool>,
+    refusals: Vec<Option<ErrorCode>>,
     answers: Vec<PartitionQueryResult>,
 ) {
     let mut answers = answers.into_iter();
     let mut topics = Vec::with_capacity(request.topics.len());
-    for (topic, is_compact_only) in request.topics.into_iter().zip(is_protected) {
-        let denied = call.check_topic(Action::Delete, &topic.name).err();
+    for (topic, refusal) in request.topics.into_iter().zip(refusals) {
         let mut result = |part: &DeleteRecordsPartition| {
             let answer =
                 answers.next().unwrap_or(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));
-            let answer = match denied {
-                Some(code) => PartitionQueryResult::Failed(code),
-                None if is_compact_only => PartitionQueryResult::Failed(ErrorCode::PolicyViolation),
-                None => answer,
-            };
+            let answer = refusal.map_or(answer, PartitionQueryResult::Failed);
+            if let PartitionQueryResult::DeletedBefore(offset) = answer {
+                let start = [(format!("start-offset-{}", part.partition_index), offset.to_string())];
+                call.note_change("delete-records", &topic.name, None, Some(start.into()));
+            }
             part_result(part.partition_index, &answer)
         };
         let partitions = topic.partitions.iter().map(&mut result).collect();

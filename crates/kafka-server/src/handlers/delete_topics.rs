@@ -9,7 +9,7 @@ use mainstem_kafka::api::delete_topics::{
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
-use mainstem_security::Action;
+use mainstem_security::{Action, ChangedSettings};
 
 use super::create_topics::invalid_request;
 use crate::append_error::AppendError;
@@ -18,6 +18,9 @@ use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::pending_work::{Deletion, Task};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+
+/// The name and the identifier of a topic to delete, as far as the request or the catalogue tells.
+type TopicKey = (Option<String>, Uuid);
 
 /// A topic to delete: how the request names it, and its result.
 struct RequestedTopic {
@@ -47,8 +50,16 @@ pub(crate) fn handle(
         requested.outcome.is_ok().then_some((part, requested.id))
     };
     let to_delete: Vec<(usize, Uuid)> = requested.iter().enumerate().filter_map(to_delete).collect();
+    let audited = |requested: &RequestedTopic| {
+        requested
+            .name
+            .as_deref()
+            .filter(|_| requested.outcome.is_ok())
+            .and_then(|name| shard.audited_topic(name))
+    };
+    let before = requested.iter().map(audited).collect();
     let topics = requested.into_iter().map(|requested| (requested.name, requested.id)).collect();
-    let then = AfterChanges::DeleteTopics { call, topics };
+    let then = AfterChanges::DeleteTopics { call, topics, before };
     let job = shard.begin_changes(io, outcomes, to_delete.len(), then);
     for (part, id) in to_delete {
         shard.delete_topic(io, TopicId(id.0), AfterTopicChange::Job { job, part });
@@ -60,9 +71,14 @@ pub(crate) fn finish(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: RequestContext,
-    topics: Vec<(Option<String>, Uuid)>,
+    (topics, before): (Vec<TopicKey>, Vec<Option<ChangedSettings>>),
     outcomes: Vec<Result<(), AppendError>>,
 ) {
+    for (((name, _), before), outcome) in topics.iter().zip(before).zip(&outcomes) {
+        if let (Some(name), Some(before), Ok(())) = (name, before, outcome) {
+            call.note_change("delete-topic", name, Some(before), None);
+        }
+    }
     let controller = shard.controller.as_ref();
     match controller.and_then(|controller| controller.groups.unfinished_removal()) {
         None => answer(shard, io, &call, topics, outcomes),
@@ -93,10 +109,10 @@ fn answer(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
-    topics: Vec<(Option<String>, Uuid)>,
+    topics: Vec<TopicKey>,
     outcomes: Vec<Result<(), AppendError>>,
 ) {
-    let result = |((name, topic_id), outcome): ((Option<String>, Uuid), Result<(), AppendError>)| {
+    let result = |((name, topic_id), outcome): (TopicKey, Result<(), AppendError>)| {
         let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
         DeletableTopicResult { name, topic_id, error_code: code as i16, error_message: message }
     };

@@ -24,7 +24,7 @@ pub(crate) fn handle(
     let mut queries = Vec::new();
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.name);
-        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let is_allowed = call.may_topic(Action::Consume, &topic.name);
         let id = known.filter(|_| is_allowed).map(|known| known.id).unwrap_or_default();
         let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
         queries.extend(ids.map(|id| (id, PartitionQuery::Producers)));

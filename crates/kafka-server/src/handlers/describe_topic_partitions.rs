@@ -34,7 +34,7 @@ pub(crate) fn handle(
     };
     let requested: BTreeSet<&str> = request.topics.iter().map(|topic| topic.name.as_str()).collect();
     let all = shard.env.catalogue().by_name.from(from).map(|(name, _)| &**name);
-    let visible = all.filter(|name| is_all && call.allows(Action::Describe, ResourceKind::Topic, name));
+    let visible = all.filter(|name| is_all && call.may_topic(Action::Describe, name));
     let mut left = request.response_partition_limit.clamp(1, PARTITIONS_MAX);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in requested.range(from..).copied().chain(visible) {

@@ -207,6 +207,9 @@ impl Shard {
         }
         if fetch.is_due || fetch.has_enough(&budget) {
             self.unregister_fetch(io, number, &fetch);
+            if !self.recheck_fetch(io, &mut fetch) {
+                return;
+            }
             return write_response(&mut self.conns, io, *fetch);
         }
         fetch.parts.iter_mut().for_each(|part| part.fetched = None);

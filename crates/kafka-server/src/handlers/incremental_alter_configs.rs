@@ -6,8 +6,9 @@ use mainstem_kafka::api::incremental_alter_configs::{
     IncrementalAlterConfigsResponse,
 };
 use mainstem_runtime::Io;
+use mainstem_security::ChangedSettings;
 
-use super::alter_configs::{alter, denials};
+use super::alter_configs::{alter, audited, denials, note_changes};
 use crate::append_error::AppendError;
 use crate::pending::AfterChanges;
 use crate::shard::Shard;
@@ -28,8 +29,9 @@ pub(crate) fn handle(
         steps: resource.configs.into_iter().map(step).collect(),
     };
     let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
-    let denied = denials(&call, &changes);
-    let then = AfterChanges::IncrementalAlterConfigs { call, changes: changes.clone() };
+    let denied = denials(shard, &call, &changes);
+    let before = audited(shard, &changes);
+    let then = AfterChanges::IncrementalAlterConfigs { call, changes: changes.clone(), before };
     alter(shard, io, (changes, denied), request.validate_only, then);
 }
 
@@ -38,9 +40,10 @@ pub(crate) fn finish(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: &RequestContext,
-    changes: Vec<ConfigChange>,
+    (changes, before): (Vec<ConfigChange>, Vec<Option<ChangedSettings>>),
     outcomes: Vec<Result<(), AppendError>>,
 ) {
+    note_changes(shard, call, &changes, before);
     let response = |(change, outcome): (ConfigChange, Result<(), AppendError>)| {
         let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
         AlterConfigsResourceResponse {

@@ -3,7 +3,7 @@
 use mainstem_coordinator::group::ListedGroup as Listed;
 use mainstem_kafka::api::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
 use mainstem_runtime::Io;
-use mainstem_security::Action;
+use mainstem_security::{Action, ResourceKind};
 
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -26,9 +26,9 @@ pub(crate) fn handle(
         group_state: group.state.name().into(),
         group_type: CLASSIC.into(),
     };
-    let sees_all = call.check_cluster(Action::Describe).is_ok();
+    let sees_all = call.allows(Action::Describe, ResourceKind::Cluster, "");
     let is_visible =
-        |listed: &Listed| sees_all || call.check_group(Action::Describe, &listed.group_id).is_ok();
+        |listed: &Listed| sees_all || call.allows(Action::Describe, ResourceKind::Group, &listed.group_id);
     let groups = listed.into_iter().filter(is_visible).map(group).collect();
     let response = ListGroupsResponse { groups, ..ListGroupsResponse::default() };
     shard.reply::<ListGroupsRequest>(io, &call, &response);

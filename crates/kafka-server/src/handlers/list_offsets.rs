@@ -26,7 +26,7 @@ pub(crate) fn handle(
     let mut queries = Vec::new();
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.name);
-        let is_allowed = call.check_topic(Action::Describe, &topic.name).is_ok();
+        let is_allowed = call.may_topic(Action::Describe, &topic.name);
         let id = known.filter(|_| is_allowed).map_or_else(Default::default, |topic| topic.id);
         for part in &topic.partitions {
             let id = PartitionId { topic: id, index: part.partition_index };

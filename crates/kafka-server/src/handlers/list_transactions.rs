@@ -6,7 +6,7 @@ use mainstem_kafka::api::list_transactions::{
     ListTransactionsRequest, ListTransactionsResponse, TransactionState,
 };
 use mainstem_runtime::Io;
-use mainstem_security::Action;
+use mainstem_security::{Action, ResourceKind};
 use regex_lite::{Regex, RegexBuilder};
 
 use crate::shard::Shard;
@@ -31,7 +31,7 @@ pub(crate) fn handle(
             ListTransactionsResponse { error_code: code as i16, ..ListTransactionsResponse::default() }
         }
     };
-    let is_visible = |id: &str| call.check_transactional_id(Action::Describe, id).is_ok();
+    let is_visible = |id: &str| call.allows(Action::Describe, ResourceKind::TransactionalId, id);
     response.transaction_states.retain(|state| is_visible(&state.transactional_id));
     shard.reply::<ListTransactionsRequest>(io, &call, &response);
 }

@@ -58,9 +58,7 @@ fn missing(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> V
     if !creates_topics(shard, call, request) {
         return Vec::new();
     }
-    let is_allowed = |name: &str| {
-        call.check_topic(Action::Describe, name).and_then(|()| call.check_creation(name)).is_ok()
-    };
+    let is_allowed = |name: &str| call.may_topic(Action::Describe, name) && call.may_create(name);
     let names = request.topics.iter().flatten().filter(|topic| topic.topic_id == Uuid::default());
     let mut missing: Vec<Arc<str>> = names
         .filter_map(|topic| topic.name.as_deref())
@@ -170,8 +168,7 @@ fn describe_topics(
     };
     match topics {
         MetadataTopics::Known(topics) => {
-            let is_visible =
-                |topic: &&Arc<Topic>| call.allows(Action::Describe, ResourceKind::Topic, &topic.name);
+            let is_visible = |topic: &&Arc<Topic>| call.may_topic(Action::Describe, &topic.name);
             topics.iter().filter(is_visible).map(describe).collect()
         }
         MetadataTopics::Named(topics) => {
@@ -228,9 +225,9 @@ fn find(
         return Err(error(ErrorCode::InvalidTopicException));
     }
     call.check_topic(Action::Describe, name).map_err(error)?;
-    let unknown = || match call.check_creation(name) {
-        Err(code) if creates => error(code),
-        _ => error(ErrorCode::UnknownTopicOrPartition),
+    let unknown = || {
+        let denied = creates.then(|| call.check_creation(name).err()).flatten();
+        error(denied.unwrap_or(ErrorCode::UnknownTopicOrPartition))
     };
     catalogue.topic(name).cloned().ok_or_else(unknown)
 }

@@ -42,7 +42,7 @@ pub(crate) fn handle(
     }
     let topics = request.topics.iter().map(|topic| {
         // Nothing is committed for topics that the sender may not read.
-        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let is_allowed = call.may_topic(Action::Consume, &topic.name);
         let known = shard.env.catalogue().topic(&topic.name).filter(|_| is_allowed);
         let count = known.map_or(0, |known| known.partitions());
         TopicRequest {
@@ -113,7 +113,7 @@ fn to_commit(wanted: &OffsetCommitRequestPartition, count: i32) -> OffsetToCommi
 fn topic_response(call: &RequestContext, topic: TopicResult<PartitionResult>) -> OffsetCommitResponseTopic {
     // A topic with an unknown identifier has no name.
     let by_unknown_id = topic.name.is_empty() && topic.id != [0; 16];
-    let denied = call.check_topic(Action::Consume, &topic.name).err().filter(|_| !by_unknown_id);
+    let denied = if by_unknown_id { None } else { call.check_topic(Action::Consume, &topic.name).err() };
     let partition = |done: PartitionResult| OffsetCommitResponsePartition {
         partition_index: done.partition,
         error_code: match (done.outcome, denied) {

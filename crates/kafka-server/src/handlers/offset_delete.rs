@@ -25,7 +25,7 @@ pub(crate) fn handle(
         return shard.reply::<OffsetDeleteRequest>(io, &call, &response);
     }
     let topics = request.topics.iter().map(|topic| {
-        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let is_allowed = call.may_topic(Action::Consume, &topic.name);
         let known = shard.env.catalogue().topic(&topic.name).filter(|_| is_allowed);
         let count = known.map_or(0, |known| known.partitions());
         let indexes = topic.partitions.iter().map(|wanted| wanted.partition_index);

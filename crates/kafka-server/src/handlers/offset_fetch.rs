@@ -65,7 +65,7 @@ fn take_denied(
     requested: &mut Vec<OffsetFetchRequestGroup>,
 ) -> Vec<OffsetFetchResponseGroup> {
     let mut denied = Vec::new();
-    if call.grants.is_none() {
+    if call.is_unrestricted() {
         return denied;
     }
     requested.retain_mut(|group| {
@@ -146,8 +146,7 @@ fn response(
     let mut groups: Vec<_> = groups.collect();
     for topics in groups.iter_mut().map(|group| &mut group.topics) {
         // Of all topics of a group, those that the sender may not see are left out.
-        let is_hidden =
-            |topic: &OffsetFetchResponseTopics| call.check_topic(Action::Describe, &topic.name).is_err();
+        let is_hidden = |topic: &OffsetFetchResponseTopics| !call.may_topic(Action::Describe, &topic.name);
         topics.retain(|topic| topic.name.is_empty() || !is_hidden(topic));
     }
     for denied in denied {

@@ -26,7 +26,7 @@ pub(crate) fn handle(
     let mut queries = Vec::new();
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.topic);
-        let is_allowed = call.check_topic(Action::Describe, &topic.topic).is_ok();
+        let is_allowed = call.may_topic(Action::Describe, &topic.topic);
         let id = known.filter(|_| is_allowed).map_or_else(Default::default, |topic| topic.id);
         let query = |part: &OffsetForLeaderPartition| {
             (PartitionId { topic: id, index: part.partition }, PartitionQuery::Watermarks)

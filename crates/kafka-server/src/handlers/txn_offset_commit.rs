@@ -69,7 +69,7 @@ pub(crate) fn on_group_added(
 fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: &TxnOffsetCommitRequest) {
     let topics = request.topics.iter().map(|topic| {
         // Nothing is committed for topics that the sender may not read.
-        let is_allowed = call.check_topic(Action::Consume, &topic.name).is_ok();
+        let is_allowed = call.may_topic(Action::Consume, &topic.name);
         let known = shard.env.catalogue().topic(&topic.name).filter(|_| is_allowed);
         let count = known.map_or(0, |known| known.partitions());
         TopicRequest {

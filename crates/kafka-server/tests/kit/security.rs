@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use mainstem_kafka_server::Security;
 use mainstem_security::{
-    Anonymous, Attempt, Authenticator, CertificateOutcome, Certified, Change, ChangeError, Denial, Edit,
-    Identity, LogIn, LogInResult, Presented, Published, Reply, Salts, SecurityAdmin, SecurityHost,
-    SecurityState, Settings, User,
+    Actor, AdminChange, Anonymous, Attempt, Authenticator, CertificateOutcome, Certified, Change,
+    ChangeError, Denial, Edit, Identity, LogIn, LogInResult, Presented, Published, Reply, Salts,
+    SecurityAdmin, SecurityHost, SecurityState, Settings, User,
 };
 
 const SALTS: Salts = Salts([[1; 16], [2; 16], [3; 16]]);
@@ -19,6 +19,10 @@ pub(crate) struct Host {
     changes: Arc<Mutex<()>>,
     /// Log-ins that the server has verified: the user, and whether they were accepted.
     pub(crate) attempts: Arc<Mutex<Vec<(String, bool)>>>,
+    /// What was denied: `USER ACTION KIND:NAME`.
+    pub(crate) denials: Arc<Mutex<Vec<String>>>,
+    /// Who changed what.
+    pub(crate) changes_seen: Arc<Mutex<Vec<(String, AdminChange)>>>,
 }
 
 impl Host {
@@ -38,6 +42,8 @@ impl Host {
             published: Arc::new(Published::new(SecurityState::new(settings))),
             changes: Arc::default(),
             attempts: Arc::default(),
+            denials: Arc::default(),
+            changes_seen: Arc::default(),
         };
         for (name, password) in users {
             let mut user = User::new(name).unwrap();
@@ -85,7 +91,11 @@ impl Authenticator for Host {
         self.attempts.lock().unwrap().push((attempt.user.to_owned(), is_accepted));
     }
 
-    fn denied(&self, _denial: &Denial<'_>) {}
+    fn denied(&self, denial: &Denial<'_>) {
+        let Denial { origin, action, kind, name, .. } = denial;
+        let line = format!("{} {} {kind}:{name}", origin.principal, action.name());
+        self.denials.lock().unwrap().push(line);
+    }
 }
 
 impl SecurityHost for Host {
@@ -100,7 +110,11 @@ impl SecurityAdmin for Host {
         reply(derived.map(|()| user));
     }
 
-    fn change(&self, edit: Edit, _by: String, reply: Reply<Result<Vec<Change>, ChangeError>>) {
+    fn changed(&self, by: &Actor, change: AdminChange) {
+        self.changes_seen.lock().unwrap().push((by.principal.to_string(), change));
+    }
+
+    fn change(&self, edit: Edit, _by: Actor, reply: Reply<Result<Vec<Change>, ChangeError>>) {
         let _guard = self.changes.lock().unwrap();
         let state = self.published.state();
         let outcome = edit(&state).and_then(|changes| {

@@ -1,20 +1,19 @@
 package mainstem;
 
+import static mainstem.Tools.end;
+import static mainstem.Tools.run;
+import static mainstem.Tools.runWith;
+import static mainstem.Tools.with;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import java.io.ByteArrayInputStream;
-import java.io.ByteArrayOutputStream;
-import java.io.InputStream;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.tools.BrokerApiVersionsCommand;
 import org.apache.kafka.tools.ClientCompatibilityTest;
 import org.apache.kafka.tools.ConsoleProducer;
@@ -41,50 +40,6 @@ class ToolsTest extends WithKafka {
     @TempDir
     Path files;
 
-    private interface Main {
-        void run(String[] arguments) throws Exception;
-    }
-
-    /** Thrown when a tool requests the exit of the process. */
-    private static final class Exited extends Error {
-        private static final long serialVersionUID = 1;
-    }
-
-    /** Runs a tool, which must not fail, and returns its output. */
-    private static String run(Main main, String... arguments) throws Exception {
-        return runWith("", main, arguments);
-    }
-
-    private static String runWith(String stdin, Main main, String... arguments) throws Exception {
-        PrintStream stdout = System.out;
-        InputStream input = System.in;
-        var written = new ByteArrayOutputStream();
-        List<Integer> statuses = new ArrayList<>();
-        Exit.setExitProcedure((code, message) -> {
-            statuses.add(code);
-            throw new Exited();
-        });
-        List<Runnable> hooks = new ArrayList<>();
-        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
-        System.setOut(new PrintStream(written, true, StandardCharsets.UTF_8));
-        System.setIn(new ByteArrayInputStream(bytes(stdin)));
-        try {
-            main.run(arguments);
-        } catch (Exited end) {
-            // The exit status is already recorded.
-        } finally {
-            hooks.forEach(Runnable::run);
-            System.setOut(stdout);
-            System.setIn(input);
-            Exit.resetExitProcedure();
-            Exit.resetShutdownHookAdder();
-        }
-        String text = written.toString(StandardCharsets.UTF_8);
-        // Some tools catch this exception as well and then report a failure.
-        assertTrue(statuses.isEmpty() || statuses.get(0) == 0, () -> String.join(" ", arguments) + "\n" + end(text));
-        return text;
-    }
-
     /** Runs a tool as a process of its own, because it prints its report when it is terminated. */
     private static String fork(Class<?> tool, String... arguments) throws Exception {
         var command = new ArrayList<>(List.of(ProcessHandle.current().info().command().orElseThrow(), "-cp",
@@ -94,10 +49,6 @@ class ToolsTest extends WithKafka {
         String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
         assertEquals(0, process.waitFor(), () -> String.join(" ", arguments) + "\n" + end(text));
         return text;
-    }
-
-    private static String end(String text) {
-        return text.substring(Math.max(0, text.length() - 1000));
     }
 
     @Test
@@ -209,10 +160,6 @@ class ToolsTest extends WithKafka {
         } catch (Exception failure) {
             throw new AssertionError(failure);
         }
-    }
-
-    private static String[] with(String[] first, String... more) {
-        return java.util.stream.Stream.of(first, more).flatMap(java.util.Arrays::stream).toArray(String[]::new);
     }
 
     @Test

@@ -55,16 +55,29 @@ abstract class WithKafka {
         bootstrap = System.getenv("MAINSTEM_KAFKA");
         if (bootstrap == null) {
             data = Files.createTempDirectory("mainstem-test-");
-            process = new ProcessBuilder(binary(), "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0",
-                    "--http-listen", "127.0.0.1:0", "--data", data.toString()).redirectError(ProcessBuilder.Redirect.INHERIT).start();
-            Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
-            CompletableFuture<Matcher> ready = new CompletableFuture<>();
-            Thread reader = new Thread(() -> readStdout(process.inputReader(), ready));
-            reader.setDaemon(true);
-            reader.start();
-            bootstrap = ready.get(START_S, TimeUnit.SECONDS).group(1);
+            process = launch("--data", data.toString());
+            bootstrap = listening(process);
         }
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+    }
+
+    /** Starts a broker on free ports, with further flags. */
+    static Process launch(String... flags) throws IOException {
+        List<String> command = new ArrayList<>(List.of(binary(), "--listen", "127.0.0.1:0", "--kafka-listen",
+                "127.0.0.1:0", "--http-listen", "127.0.0.1:0"));
+        command.addAll(List.of(flags));
+        Process broker = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        Runtime.getRuntime().addShutdownHook(new Thread(broker::destroyForcibly));
+        return broker;
+    }
+
+    /** Waits until a broker listens, and returns the address of its Kafka listener. */
+    static String listening(Process broker) throws Exception {
+        CompletableFuture<Matcher> ready = new CompletableFuture<>();
+        Thread reader = new Thread(() -> readStdout(broker.inputReader(), ready));
+        reader.setDaemon(true);
+        reader.start();
+        return ready.get(START_S, TimeUnit.SECONDS).group(1);
     }
 
     /** Reads to the end, so that the broker never blocks on a full pipe. */
@@ -73,7 +86,7 @@ abstract class WithKafka {
         ready.completeExceptionally(new IOException("the broker ended without saying where it listens"));
     }
 
-    private static String binary() {
+    static String binary() {
         String named = System.getenv("MAINSTEM_BIN");
         if (named != null) {
             return named;
@@ -94,15 +107,20 @@ abstract class WithKafka {
         if (process == null) {
             return;
         }
-        process.destroy();
-        boolean ended = process.waitFor(DRAIN_S, TimeUnit.SECONDS);
-        if (!ended) {
-            process.destroyForcibly();
-        }
-        delete(data);
-        assertTrue(ended, "the broker did not stop within " + DRAIN_S + " s of SIGTERM");
-        assertEquals(0, process.exitValue(), "exit status after SIGTERM");
+        terminate(process, data);
         process = null;
+    }
+
+    /** Drains a broker, and deletes its data. */
+    static void terminate(Process broker, Path directory) throws InterruptedException {
+        broker.destroy();
+        boolean ended = broker.waitFor(DRAIN_S, TimeUnit.SECONDS);
+        if (!ended) {
+            broker.destroyForcibly();
+        }
+        delete(directory);
+        assertTrue(ended, "the broker did not stop within " + DRAIN_S + " s of SIGTERM");
+        assertEquals(0, broker.exitValue(), "exit status after SIGTERM");
     }
 
     static void delete(Path path) {

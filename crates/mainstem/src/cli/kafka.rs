@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use mainstem_sasl::Mechanism;
 
 use super::connect::parse_seconds;
 use super::tls::TlsArgs;
@@ -34,9 +35,25 @@ pub(crate) struct KafkaArgs {
     /// Print no errors; rely on the exit status
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
+    /// Name of the user; also the environment variable `MAINSTEM_USERNAME`
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) username: Option<String>,
+    /// Password of the user; also the environment variable `MAINSTEM_PASSWORD`, which other users of this machine
+    /// do not see
+    #[arg(long, value_name = "PASSWORD", global = true)]
+    pub(crate) password: Option<String>,
+    /// Mechanism of SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 [default: the strongest that the broker offers, PLAIN
+    /// only with TLS]
+    #[arg(long, value_name = "NAME", global = true, value_parser = parse_mechanism)]
+    pub(crate) mechanism: Option<Mechanism>,
     /// TLS flags.
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
+}
+
+fn parse_mechanism(text: &str) -> Result<Mechanism, String> {
+    let names = Mechanism::ALL.map(Mechanism::name).join(", ");
+    Mechanism::from_name(&text.to_ascii_uppercase()).ok_or_else(|| format!("expected one of {names}"))
 }
 
 /// A position in a partition.

@@ -7,7 +7,8 @@
 //! | `consume.rs`, `reader.rs`, `output.rs` | `mainstem consume`; fetching; output of records |
 //! | `member.rs`, `assignment.rs` | a member of a consumer group; range assignment of partitions |
 //! | `cluster.rs`, `errors.rs` | brokers, leaders, offsets; error codes and retries |
-//! | `connection.rs` | one connection: version negotiation, requests and responses |
+//! | `connection.rs` | one connection: version negotiation, log-in, requests and responses |
+//! | `log_in.rs` | mechanisms of SASL and their messages |
 
 mod accumulator;
 mod assignment;
@@ -16,6 +17,7 @@ mod connection;
 mod consume;
 mod errors;
 mod groups;
+mod log_in;
 mod member;
 mod output;
 mod produce;

@@ -6,5 +6,6 @@ mod kafka;
 mod mqtt;
 mod queue;
 mod security;
+mod security_kafka;
 mod security_mqtt;
 mod support;

@@ -1,6 +1,7 @@
 //! The brokers of a cluster, the leaders of partitions, and the start and end offsets of their logs.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use mainstem_kafka::Uuid;
@@ -8,8 +9,9 @@ use mainstem_kafka::api::find_coordinator::FindCoordinatorRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponseTopic};
 
-use super::connection::Connection;
+use super::connection::{Access, Connection};
 use super::errors::{check, retry};
+use super::log_in::Credentials;
 use crate::cli::{KafkaArgs, Position, with_default_port};
 use crate::tool::failure::Failure;
 use crate::tool::tls::Tls;
@@ -37,8 +39,7 @@ pub(super) struct Topic {
 /// Connections to the brokers of a cluster, opened on demand.
 pub(super) struct Cluster {
     bootstrap_addresses: Vec<String>,
-    timeout: Duration,
-    tls: Option<Tls>,
+    access: Rc<Access>,
     bootstrap: Connection,
     /// Advertised address of each broker.
     nodes: BTreeMap<i32, String>,
@@ -62,11 +63,12 @@ impl Cluster {
         let addresses: Vec<String> =
             args.broker.split(',').map(|address| with_default_port(address.trim(), PORT)).collect();
         let tls = args.tls.is_set().then(|| Tls::load(&args.tls, None)).transpose()?;
+        let credentials = Credentials::of(args)?;
+        let access = Rc::new(Access { timeout: args.request_timeout, tls, credentials });
         Ok(Self {
-            bootstrap: connect_any(&addresses, args.request_timeout, tls.as_ref())?,
-            tls,
+            bootstrap: connect_any(&addresses, &access)?,
+            access,
             bootstrap_addresses: addresses,
-            timeout: args.request_timeout,
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
             leaders: BTreeMap::new(),
@@ -75,7 +77,7 @@ impl Cluster {
 
     /// Longest wait for a response, and for a transient error to pass.
     pub(super) fn timeout(&self) -> Duration {
-        self.timeout
+        self.access.timeout
     }
 
     /// A connection to a bootstrap broker.
@@ -84,7 +86,7 @@ impl Cluster {
     /// If none answers.
     pub(super) fn bootstrap(&mut self) -> Result<&mut Connection, Failure> {
         if self.bootstrap.is_broken() {
-            self.bootstrap = connect_any(&self.bootstrap_addresses, self.timeout, self.tls.as_ref())?;
+            self.bootstrap = connect_any(&self.bootstrap_addresses, &self.access)?;
         }
         Ok(&mut self.bootstrap)
     }
@@ -99,7 +101,7 @@ impl Cluster {
                 .nodes
                 .get(&node)
                 .ok_or_else(|| Failure::transient(format!("broker {node} is unknown")))?;
-            let connection = Connection::open(address, self.timeout, self.tls.as_ref())?;
+            let connection = Connection::open(address, &self.access)?;
             self.connections.insert(node, connection);
         }
         Ok(self.connections.get_mut(&node).expect("inserted above"))
@@ -145,7 +147,7 @@ impl Cluster {
     /// # Errors
     /// As [`Self::topic`].
     pub(super) fn topic_or_create(&mut self, name: &str) -> Result<Topic, Failure> {
-        let timeout = self.timeout;
+        let timeout = self.timeout();
         retry(timeout, || {
             let topic = self.fetch_topic(name, true)?;
             match topic.partitions.iter().find(|(_, leader)| **leader < 0) {
@@ -201,7 +203,7 @@ impl Cluster {
     /// # Errors
     /// If there is none before the timeout.
     pub(super) fn coordinator(&mut self, group: &str) -> Result<i32, Failure> {
-        let timeout = self.timeout;
+        let timeout = self.timeout();
         let request = FindCoordinatorRequest { key: group.into(), ..FindCoordinatorRequest::default() };
         retry(timeout, || {
             let response = self.bootstrap()?.call(&request)?;
@@ -291,10 +293,10 @@ impl Cluster {
     }
 }
 
-fn connect_any(addresses: &[String], timeout: Duration, tls: Option<&Tls>) -> Result<Connection, Failure> {
+fn connect_any(addresses: &[String], access: &Rc<Access>) -> Result<Connection, Failure> {
     let mut last = Failure::new("no broker address");
     for address in addresses {
-        match Connection::open(address, timeout, tls) {
+        match Connection::open(address, access) {
             Ok(connection) => return Ok(connection),
             Err(failure) => last = failure,
         }

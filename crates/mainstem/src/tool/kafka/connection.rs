@@ -1,13 +1,23 @@
 //! One connection to a Kafka broker: one request at a time, each in the newest version that both sides support.
+//!
+//! A broker may end the session of a user who does not log in again in time (KIP-368), so the next request after most
+//! of that time does so first.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use mainstem_kafka::api::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+use mainstem_kafka::api::sasl_authenticate::SaslAuthenticateRequest;
+use mainstem_kafka::api::sasl_handshake::SaslHandshakeRequest;
 use mainstem_kafka::{DecodeError, ErrorCode, Message, Reader, Request, RequestHeader, frame, header};
 
+use mainstem_sasl::Mechanism;
+
+use super::errors::check;
+use super::log_in::Credentials;
 use crate::cli::HostPort;
 use crate::tool::failure::{Failure, io_message};
 use crate::tool::tls::{Stream, Tls};
@@ -22,6 +32,16 @@ const FRAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// groups, which these tools do not need.
 const VERSION_LIMITS: [(i16, i16); 6] = [(0, 12), (1, 12), (8, 9), (9, 7), (10, 3), (20, 5)];
 
+/// How to reach a broker.
+pub(super) struct Access {
+    /// Longest wait for a response.
+    pub(super) timeout: Duration,
+    /// `None` without TLS.
+    pub(super) tls: Option<Tls>,
+    /// `None` without a log-in.
+    pub(super) credentials: Option<Credentials>,
+}
+
 /// A connection and the API versions of its broker.
 pub(super) struct Connection {
     stream: Stream,
@@ -30,16 +50,37 @@ pub(super) struct Connection {
     /// Lowest and highest version of each API that the broker supports, by API key.
     versions: HashMap<i16, (i16, i16)>,
     last_correlation_id: i32,
-    timeout: Duration,
+    access: Rc<Access>,
+    /// The mechanism of the log-in, if there was one.
+    mechanism: Option<Mechanism>,
+    /// When to log in again.
+    renewal: Option<Instant>,
     broken: bool,
 }
 
 impl Connection {
-    /// Connects to `host:port`, with TLS if there is a configuration of it, and requests the broker's API versions.
+    /// Connects to `host:port`, with TLS if there is a configuration of it, requests the broker's API versions, and
+    /// logs in if there are credentials.
     ///
     /// # Errors
-    /// If no Kafka broker answers within `timeout`.
-    pub(super) fn open(address: &str, timeout: Duration, tls: Option<&Tls>) -> Result<Self, Failure> {
+    /// If no Kafka broker answers in time, or it refuses the user.
+    pub(super) fn open(address: &str, access: &Rc<Access>) -> Result<Self, Failure> {
+        let mut connection = Self::connect(address, access)?;
+        let Some(credentials) = &access.credentials else { return Ok(connection) };
+        let first = credentials.first_choice();
+        if let Some(offered) = connection.log_in(credentials, first)? {
+            // The broker has closed the connection, as Kafka does.
+            let chosen = credentials.choose(&offered, access.tls.is_some())?;
+            connection = Self::connect(address, access)?;
+            if connection.log_in(credentials, chosen)?.is_some() {
+                return Err(Failure::new(format!("{address}: the broker does not accept {}", chosen.name())));
+            }
+        }
+        Ok(connection)
+    }
+
+    fn connect(address: &str, access: &Rc<Access>) -> Result<Self, Failure> {
+        let (timeout, tls) = (access.timeout, access.tls.as_ref());
         let stream = connect(address, timeout)
             .and_then(|stream| {
                 stream.set_nodelay(true)?;
@@ -57,11 +98,70 @@ impl Connection {
             address: address.into(),
             versions: HashMap::new(),
             last_correlation_id: 0,
-            timeout,
+            access: Rc::clone(access),
+            mechanism: None,
+            renewal: None,
             broken: false,
         };
         connection.negotiate_versions()?;
         Ok(connection)
+    }
+
+    /// Logs in. Returns the mechanisms that the broker offers if this is none of them.
+    fn log_in(
+        &mut self,
+        credentials: &Credentials,
+        mechanism: Mechanism,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        let context = format!("{}: user {:?}", self.address, credentials.user);
+        let handshake = SaslHandshakeRequest { mechanism: mechanism.name().into() };
+        let response = self.exchange(&handshake, Duration::ZERO)?;
+        if response.error_code == ErrorCode::UnsupportedSaslMechanism.code() {
+            return Ok(Some(response.mechanisms));
+        }
+        if response.error_code == ErrorCode::IllegalSaslState.code() && !credentials.is_required {
+            // The listener has no log-ins.
+            return Ok(None);
+        }
+        check(&context, response.error_code, None)?;
+        let lifetime_ms = match mechanism.scram_algorithm() {
+            None => self.authenticate(&context, credentials.plain())?.1,
+            Some(algorithm) => {
+                let scram = credentials.scram(algorithm)?;
+                let (challenge, _) = self.authenticate(&context, scram.first().into_bytes())?;
+                let proof = scram.last(&challenge).map_err(|failure| failure.with_prefix(&context))?;
+                let (answer, lifetime_ms) = self.authenticate(&context, proof.message.into_bytes())?;
+                if answer != proof.expected_answer.as_bytes() {
+                    return Err(Failure::new(format!("{context}: the broker does not know the user's keys")));
+                }
+                lifetime_ms
+            }
+        };
+        self.mechanism = Some(mechanism);
+        let lifetime = u64::try_from(lifetime_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+        // As clients of Kafka, which renew after 85 to 95 %.
+        self.renewal = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime.mul_f64(0.85)));
+        Ok(None)
+    }
+
+    /// Sends a token. Returns the broker's token, and how long the session lasts, ms; 0 without an end.
+    fn authenticate(&mut self, context: &str, token: Vec<u8>) -> Result<(Vec<u8>, i64), Failure> {
+        let request = SaslAuthenticateRequest { auth_bytes: token };
+        let response = self.exchange(&request, Duration::ZERO)?;
+        check(context, response.error_code, response.error_message.as_deref())?;
+        Ok((response.auth_bytes, response.session_lifetime_ms))
+    }
+
+    /// Logs in again if the session ends soon.
+    fn renew_session(&mut self) -> Result<(), Failure> {
+        if self.renewal.is_none_or(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        let access = Rc::clone(&self.access);
+        let (Some(credentials), Some(mechanism)) = (&access.credentials, self.mechanism) else {
+            return Ok(());
+        };
+        self.log_in(credentials, mechanism).map(drop).inspect_err(|_| self.broken = true)
     }
 
     /// Whether the connection has failed and cannot be used any more.
@@ -86,11 +186,17 @@ impl Connection {
         request: &R,
         wait: Duration,
     ) -> Result<R::Response, Failure> {
+        self.renew_session()?;
+        self.exchange(request, wait)
+    }
+
+    fn exchange<R: Request>(&mut self, request: &R, wait: Duration) -> Result<R::Response, Failure> {
         let version = self.version::<R>()?;
-        let outcome = self.stream.socket().set_read_timeout(Some(self.timeout + wait)).and_then(|()| {
-            let correlation_id = self.write(request, version)?;
-            self.read::<R>(correlation_id, version)
-        });
+        let outcome =
+            self.stream.socket().set_read_timeout(Some(self.access.timeout + wait)).and_then(|()| {
+                let correlation_id = self.write(request, version)?;
+                self.read::<R>(correlation_id, version)
+            });
         self.check_outcome(outcome)
     }
 
@@ -99,6 +205,7 @@ impl Connection {
     /// # Errors
     /// As [`Self::call`].
     pub(super) fn send<R: Request>(&mut self, request: &R) -> Result<(), Failure> {
+        self.renew_session()?;
         let version = self.version::<R>()?;
         let outcome = self.write(request, version).map(|_| ());
         self.check_outcome(outcome)

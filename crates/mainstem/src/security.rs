@@ -253,6 +253,7 @@ fn is_loopback(address: IpAddr) -> bool {
 /// # Errors
 /// A message for the user: the directory is in use or cannot be written, or the user exists or is invalid.
 pub(crate) fn add_user(data: &Path, name: &str, password: &str, roles: &[String]) -> Result<(), String> {
+    create_private_files();
     let _lock = lock_data(data)?;
     let host = open_store(data, Settings::default(), &Limits::default(), Providers::default())?;
     let mut user = User::new(name).map_err(|error| error.to_string())?;
@@ -265,6 +266,12 @@ pub(crate) fn add_user(data: &Path, name: &str, password: &str, roles: &[String]
     let by = Actor { protocol: "command-line", ..Actor::default() };
     host.change(edit, by, Box::new(move |result| drop(sender.send(result))));
     changed.recv().map_err(|error| error.to_string())?.map(drop).map_err(|error| error.to_string())
+}
+
+/// Keeps what this process creates from other users of the machine, whatever the umask was: messages and sessions are
+/// in the data directory, and who may write to a socket may connect. Sockets get their configured mode afterwards.
+pub(crate) fn create_private_files() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
 /// Locks a data directory for this process. The lock ends when the file is dropped.

@@ -47,6 +47,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         .parse()
         .map_err(|_| format!("server.log_level: {:?}", config.server.log_level))?;
     env_logger::Builder::new().filter_level(level).format_target(false).init();
+    security::create_private_files();
     let _lock = security::lock_data(Path::new(&config.server.data))?;
     let plan = share_descriptors(&mut config)?;
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| format!("no signals: {error}"))?;

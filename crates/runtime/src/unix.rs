@@ -3,10 +3,10 @@
 //! A connection is kept as a `TcpStream`: reads, writes, `sendfile` and `shutdown` are the same system calls for both
 //! kinds of sockets, and the event loop needs no distinction.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 
@@ -24,11 +24,16 @@ pub struct UnixSocket {
     pub group: Option<u32>,
 }
 
+/// Suffix of the file that is locked as long as a process has the socket.
+const LOCK_SUFFIX: &str = ".lock";
+
 /// A bound Unix socket. Its file is removed with it.
 #[derive(Debug)]
 pub(crate) struct UnixListener {
     socket: net::UnixListener,
     path: PathBuf,
+    /// Held until the socket's file is removed.
+    _lock: File,
     send_buffer_bytes: usize,
 }
 
@@ -39,10 +44,12 @@ impl UnixListener {
     /// The file cannot be made, or is in use, or is not a socket.
     pub(crate) fn bind(config: &UnixSocket, send_buffer_bytes: usize) -> io::Result<Self> {
         let UnixSocket { path, mode, group } = config;
+        // Between finding out that nobody uses the file and replacing it, another process could do the same.
+        let lock = lock(path)?;
         remove_stale(path)?;
         let socket = net::UnixListener::bind(path)?;
         // From here on the file is removed if something fails.
-        let listener = Self { socket, path: path.clone(), send_buffer_bytes };
+        let listener = Self { socket, path: path.clone(), _lock: lock, send_buffer_bytes };
         if group.is_some() {
             chown(path, None, *group)?;
         }
@@ -72,6 +79,18 @@ impl Drop for UnixListener {
         if let Err(error) = fs::remove_file(&self.path) {
             log::warn!("cannot remove the socket {}: {error}", self.path.display());
         }
+    }
+}
+
+/// Locks a socket's path for this process.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(LOCK_SUFFIX);
+    let file = File::options().create(true).append(true).mode(0o600).open(PathBuf::from(name))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(in_use()),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -125,6 +144,28 @@ mod tests {
         assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(listener);
         assert!(!config.path.exists());
+    }
+
+    /// Whoever begins to bind the socket has it, also before its file is there.
+    #[test]
+    fn one_of_several_that_replace_a_stale_socket_gets_it() {
+        let config = config("race");
+        let held = lock(&config.path).unwrap();
+        assert_eq!(UnixListener::bind(&config, 0).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(held);
+        for _ in 0..50 {
+            drop(net::UnixListener::bind(&config.path).unwrap());
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let bind = || scope.spawn(|| UnixListener::bind(&config, 0).ok());
+                let all: Vec<_> = (0..4).map(|_| bind()).collect();
+                all.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.len(), 1);
+            assert!(UnixStream::connect(&config.path).is_ok(), "its file is there");
+            drop(bound);
+            assert!(!config.path.exists());
+        }
+        fs::remove_file(format!("{}{LOCK_SUFFIX}", config.path.display())).unwrap();
     }
 
     #[test]

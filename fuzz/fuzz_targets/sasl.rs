@@ -93,7 +93,9 @@ fuzz_target!(|input: Input| {
         let step = match exchange.receive(&message) {
             Step::FindKeys { user: found, .. } => {
                 let is_known = input.user_exists && found == user;
-                exchange.keys_found(is_known.then(|| stored(algorithm)), b"secret of the server")
+                let shape = mainstem_security::ScramShape::default();
+                let shown = shape.keys_of_unknown_user(algorithm, b"secret of the server", &found);
+                exchange.keys_found(is_known.then(|| stored(algorithm)), shown)
             }
             Step::CheckPassword { user: found, password } => {
                 exchange.password_checked(input.user_exists && found == user && password.expose() == PASSWORD)

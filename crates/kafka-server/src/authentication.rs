@@ -76,13 +76,12 @@ impl Shard {
                     return self.fail_log_in(io, &reply, BUSY);
                 }
                 let security = self.env.shared().security();
-                let state = security.map(|security| security.host.published().state());
-                let known = state.as_ref().and_then(|state| state.user(&user)).filter(|user| !user.disabled);
-                let keys = known.and_then(|user| user.scram(algorithm)).cloned();
+                let state = security.map(|security| security.host.published().state()).unwrap_or_default();
                 let secret = security.map_or([0; 32], |security| security.unknown_user_secret);
+                let (keys, shown) = state.scram_keys(&user, algorithm, &secret);
                 let Some(exchanging) = self.exchanging(reply.caller()) else { return };
                 exchanging.user = Some(user.into());
-                let step = exchanging.exchange.keys_found(keys, &secret);
+                let step = exchanging.exchange.keys_found(keys, shown);
                 self.on_step(io, reply, step);
             }
             Step::CheckPassword { user, password } => {

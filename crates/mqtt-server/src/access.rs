@@ -176,12 +176,10 @@ impl Security {
         }
     }
 
-    /// The keys of a user, if it may log in with them, and the secret of those of unknown users.
-    pub(crate) fn scram_keys(&self, user: &str, algorithm: ScramAlgorithm) -> (Option<ScramKeys>, [u8; 32]) {
-        let state = self.state();
-        let known = state.as_ref().and_then(|state| state.user(user)).filter(|user| !user.disabled);
-        let keys = known.and_then(|user| user.scram(algorithm)).cloned();
-        (keys, self.host.get().map_or([0; 32], |host| host.unknown_user_secret))
+    /// The keys of a user, if it may log in with them, and those to show to a client if there are none.
+    pub(crate) fn scram_keys(&self, user: &str, algorithm: ScramAlgorithm) -> (Option<ScramKeys>, ScramKeys) {
+        let secret = self.host.get().map_or([0; 32], |host| host.unknown_user_secret);
+        self.state().unwrap_or_default().scram_keys(user, algorithm, &secret)
     }
 
     /// The results of log-ins on a shard since the last call.

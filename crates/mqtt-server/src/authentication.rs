@@ -70,10 +70,10 @@ impl Authentication {
     }
 
     /// The keys of a user have been looked up.
-    pub(crate) fn keys_found(&mut self, user: &str, keys: Option<ScramKeys>, secret: &[u8]) -> Step {
+    pub(crate) fn keys_found(&mut self, user: &str, keys: Option<ScramKeys>, shown: ScramKeys) -> Step {
         self.user = Some(user.into());
         let ended = Step::Failure(mainstem_sasl::Failure::Unexpected);
-        self.exchange.as_mut().map_or(ended, |exchange| exchange.keys_found(keys, secret))
+        self.exchange.as_mut().map_or(ended, |exchange| exchange.keys_found(keys, shown))
     }
 
     /// The client has proven who it is.
@@ -97,6 +97,8 @@ fn nonce() -> Option<[u8; NONCE_BYTES]> {
 
 #[cfg(test)]
 mod tests {
+    use mainstem_security::{ScramAlgorithm, SecurityState};
+
     use super::*;
 
     #[test]
@@ -112,7 +114,8 @@ mod tests {
     fn a_second_exchange_begins_after_the_first() {
         let mut authentication = Authentication::new(Mechanism::ScramSha256, b"CONNECT").unwrap();
         assert!(matches!(authentication.receive(b"n,,n=alice,r=abc"), Step::FindKeys { .. }));
-        assert!(matches!(authentication.keys_found("alice", None, b"secret"), Step::Challenge(_)));
+        let (keys, shown) = SecurityState::default().scram_keys("alice", ScramAlgorithm::Sha256, b"secret");
+        assert!(matches!(authentication.keys_found("alice", keys, shown), Step::Challenge(_)));
         assert_eq!(authentication.user(), Some("alice"));
         authentication.end(b"v=x".to_vec());
         assert!(authentication.has_ended());

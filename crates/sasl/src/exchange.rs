@@ -125,12 +125,12 @@ impl Exchange {
         outcome.unwrap_or_else(Step::Failure)
     }
 
-    /// The answer to [`Step::FindKeys`]: `None` if there is no such user, or it has no such keys. `secret` is one of
-    /// the server, and should be the same after a restart: the keys of unknown users depend on it.
-    pub fn keys_found(&mut self, found: Option<ScramKeys>, secret: &[u8]) -> Step {
+    /// The answer to [`Step::FindKeys`]: `None` if there is no such user, it has no such keys, or may not log in.
+    /// `shown` are the keys whose salt and iterations the client sees then: the log-in fails whatever it proves.
+    pub fn keys_found(&mut self, found: Option<ScramKeys>, shown: ScramKeys) -> Step {
         match std::mem::replace(&mut self.0, State::Ended) {
             State::FindingKeys(begun) => {
-                let (challenged, message) = begun.keys_found(found, secret);
+                let (challenged, message) = begun.keys_found(found, shown);
                 self.0 = State::AwaitingProof(Box::new(challenged));
                 Step::Challenge(message)
             }

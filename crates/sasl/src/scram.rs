@@ -43,12 +43,11 @@ impl Begun {
     }
 
     /// The keys have been looked up. Returns the exchange that waits for the proof, and the server's first message.
-    pub(crate) fn keys_found(self, found: Option<ScramKeys>, secret: &[u8]) -> (Challenged, Vec<u8>) {
+    pub(crate) fn keys_found(self, found: Option<ScramKeys>, shown: ScramKeys) -> (Challenged, Vec<u8>) {
         let Self { algorithm, gs2_header, client_first_bare, user, nonce } = self;
-        let of_unknown_user = ScramKeys::of_unknown_user(algorithm, secret, &user);
         let found = found.filter(|keys| keys.algorithm() == algorithm);
         let is_known = found.is_some();
-        let keys = found.unwrap_or(of_unknown_user);
+        let keys = found.unwrap_or(shown);
         let salt = BASE64.encode(keys.salt());
         let server_first = format!("r={nonce},s={salt},i={}", keys.iterations());
         let transcript = format!("{client_first_bare},{server_first},");

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kit::Client;
 use mainstem_sasl::{Exchange, Failure, Mechanism, NONCE_BYTES, Step, TOKEN_BYTES_MAX};
-use mainstem_security::{SCRAM_ITERATIONS, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys};
+use mainstem_security::{SCRAM_ITERATIONS, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys, ScramShape};
 use proptest::prelude::*;
 
 const SECRET: &[u8] = &[9; 32];
@@ -27,14 +27,19 @@ fn keys(algorithm: ScramAlgorithm, password: &str, salt: &[u8], iterations: u32)
     ScramKeys::derive(algorithm, password.as_bytes(), salt, iterations).unwrap()
 }
 
+/// The keys that a client sees of an unknown user.
+fn shown(algorithm: ScramAlgorithm, user: &str) -> ScramKeys {
+    ScramShape::default().keys_of_unknown_user(algorithm, SECRET, user)
+}
+
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
 /// Runs an exchange up to the server's first message.
 fn challenge(exchange: &mut Exchange, first: &str, stored: Option<ScramKeys>) -> String {
-    assert!(matches!(exchange.receive(first.as_bytes()), Step::FindKeys { .. }));
-    match exchange.keys_found(stored, SECRET) {
+    let Step::FindKeys { user, algorithm } = exchange.receive(first.as_bytes()) else { panic!("{first}") };
+    match exchange.keys_found(stored, shown(algorithm, &user)) {
         Step::Challenge(message) => text(message),
         step => panic!("{step:?}"),
     }
@@ -176,7 +181,9 @@ fn a_message_is_bounded_and_comes_only_when_it_is_expected() {
         let mut exchange = Exchange::new(mechanism, NONCE);
         exchange.receive(first.as_bytes());
         match mechanism {
-            Mechanism::Plain => assert_eq!(exchange.keys_found(None, SECRET), unexpected),
+            Mechanism::Plain => {
+                assert_eq!(exchange.keys_found(None, shown(ScramAlgorithm::Sha256, "alice")), unexpected);
+            }
             _ => assert_eq!(exchange.password_checked(true), unexpected),
         }
     }
@@ -199,9 +206,7 @@ proptest! {
         let mut exchange = Exchange::new(mechanism, NONCE);
         for token in tokens {
             let step = match exchange.receive(&token) {
-                Step::FindKeys { .. } => {
-                    exchange.keys_found(Some(alice.clone()), SECRET)
-                }
+                Step::FindKeys { .. } => exchange.keys_found(Some(alice.clone()), alice.clone()),
                 Step::CheckPassword { password, .. } => exchange.password_checked(password.expose() == "secret"),
                 Step::CheckToken { token } => {
                     exchange.token_checked((token.expose() == "secret").then_some("alice"))

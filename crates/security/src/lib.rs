@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `user.rs` | users and names |
 //! | `password.rs`, `password_file.rs` | password hashes, and the files of mosquitto |
-//! | `scram.rs` | stored keys of SCRAM |
+//! | `scram.rs`, `scram_shape.rs` | stored keys of SCRAM; what a client sees of them |
 //! | `identity.rs` | who a connection is, and what has proven it |
 //! | `name_rules.rs` | rules that make user names of names in certificates |
 //! | `rule.rs` | rules, principals, and where connections come from |
@@ -53,6 +53,7 @@ mod published;
 mod record;
 mod rule;
 mod scram;
+mod scram_shape;
 mod state;
 mod user;
 
@@ -77,5 +78,6 @@ pub use rule::{
     ResourceKind, Rule, RuleId, Subject, USER_VARIABLE,
 };
 pub use scram::{SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys};
+pub use scram_shape::ScramShape;
 pub use state::{Anonymous, Change, MAX_RULES, MAX_USERS, SecurityState, Settings};
 pub use user::{MAX_NAME_BYTES, MAX_ROLES, Salts, User, check_name, check_user_name};

@@ -153,21 +153,6 @@ impl ScramKeys {
         Ok(Self { algorithm, salt: salt.to_vec(), iterations, stored_key, server_key })
     }
 
-    /// Keys that no client can match, for an exchange with an unknown user: the salt depends on `secret` and the name
-    /// only, so that it does not differ between attempts.
-    pub fn of_unknown_user(algorithm: ScramAlgorithm, secret: &[u8], name: &str) -> Self {
-        let mut salt = algorithm.hmac(secret, name.as_bytes());
-        let keys = algorithm.hmac(secret, &salt);
-        salt.truncate(crate::password::SALT_BYTES);
-        Self {
-            algorithm,
-            salt,
-            iterations: SCRAM_ITERATIONS,
-            stored_key: keys.clone(),
-            server_key: algorithm.hash(&keys),
-        }
-    }
-
     /// Whether `proof` proves that the client knows the password, given the `AuthMessage` of the exchange. Constant
     /// time.
     pub fn verify_proof(&self, auth_message: &[u8], proof: &[u8]) -> bool {
@@ -256,10 +241,6 @@ mod tests {
             assert!(keys.verify_password(b"secret"));
             assert!(!keys.verify_password(b"Secret"));
             assert!(!keys.verify_password(b""));
-            let unknown = ScramKeys::of_unknown_user(algorithm, b"key", "mallory");
-            assert_eq!(unknown, ScramKeys::of_unknown_user(algorithm, b"key", "mallory"));
-            assert_ne!(unknown.salt(), ScramKeys::of_unknown_user(algorithm, b"key", "trudy").salt());
-            assert_eq!(unknown.salt().len(), crate::password::SALT_BYTES);
         }
     }
 

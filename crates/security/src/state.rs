@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crate::error::SecurityError;
 use crate::identity::{Principal, Proof};
 use crate::rule::{Origin, Rule, RuleId, Subject};
+use crate::scram::{ScramAlgorithm, ScramKeys};
+use crate::scram_shape::ScramShapes;
 use crate::user::User;
 
 /// Most users.
@@ -65,6 +67,8 @@ pub struct SecurityState {
     by_subject: BTreeMap<Subject, BTreeSet<RuleId>>,
     /// The highest identifier that a rule has had.
     last_rule: u64,
+    /// The forms of the users' keys.
+    scram_shapes: ScramShapes,
 }
 
 impl SecurityState {
@@ -110,9 +114,20 @@ impl SecurityState {
     pub fn apply(&mut self, change: &Change) -> bool {
         let has_changed = match change {
             Change::PutUser(user) => {
-                self.users.insert(Arc::clone(&user.name), Arc::clone(user)).as_ref() != Some(user)
+                let before = self.users.insert(Arc::clone(&user.name), Arc::clone(user));
+                if let Some(before) = &before {
+                    self.scram_shapes.remove(before);
+                }
+                self.scram_shapes.add(user);
+                before.as_ref() != Some(user)
             }
-            Change::DeleteUser(name) => self.users.remove(name).is_some(),
+            Change::DeleteUser(name) => {
+                let before = self.users.remove(name);
+                if let Some(before) = &before {
+                    self.scram_shapes.remove(before);
+                }
+                before.is_some()
+            }
             Change::PutRule(id, rule) => {
                 self.note_rule_id(*id);
                 self.rules.get(id) != Some(rule) && {
@@ -154,6 +169,27 @@ impl SecurityState {
     /// A user, of the log or of the password file.
     pub fn user(&self, name: &str) -> Option<&Arc<User>> {
         self.users.get(name).or_else(|| self.settings.file_users.get(name))
+    }
+
+    /// The keys with which a user may log in, and those to show to a client if there are none: the user is unknown or
+    /// disabled, or has no such keys. They depend on `secret`, and look like those of others.
+    pub fn scram_keys(
+        &self,
+        name: &str,
+        algorithm: ScramAlgorithm,
+        secret: &[u8],
+    ) -> (Option<ScramKeys>, ScramKeys) {
+        // Computed in any case, so that both take as long.
+        let hash = algorithm.hmac(secret, &[name.as_bytes(), b"\0shape"].concat());
+        let hash = u64::from_be_bytes(hash[..8].try_into().expect("a hash has 32 bytes"));
+        let shape = self.scram_shapes.pick(algorithm, hash);
+        let shown = shape.keys_of_unknown_user(algorithm, secret, name);
+        match self.user(name).and_then(|user| Some((user.disabled, user.scram(algorithm)?.clone()))) {
+            Some((false, keys)) => (Some(keys), shown),
+            // Disabling a user must not be seen from outside.
+            Some((true, keys)) => (None, keys),
+            None => (None, shown),
+        }
     }
 
     /// The users of the log, by name.

@@ -191,8 +191,8 @@ impl Shard {
                     if !security.may_attempt(&user, address) {
                         return Err(ReasonCode::ServerBusy);
                     }
-                    let (keys, secret) = security.scram_keys(&user, algorithm);
-                    authentication.keys_found(&user, keys, &secret)
+                    let (keys, shown) = security.scram_keys(&user, algorithm);
+                    authentication.keys_found(&user, keys, shown)
                 }
                 Step::Challenge(data) => return Ok(Progress::Challenge(data)),
                 Step::Success { user, message } => {

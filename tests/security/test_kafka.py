@@ -189,3 +189,33 @@ def test_configurations_show_no_secrets(secure, unique):
     assert "log.retention" in shown, "the test sees the configuration"
     for secret in ("nimda", "ecila", "argon2", "$7$", "password", "jaas", "keystore", "unknown-users"):
         assert secret not in shown.lower(), secret
+
+
+def test_an_unknown_user_looks_like_those_with_keys_of_kafkas_tools(secure):
+    """The number of iterations and the form of the salt tell nothing, whoever has set the keys."""
+    admin = secure.admin_client()
+    # As many users of each kind, so that a stranger sees both kinds of parameters half the time.
+    users = [f"tools-{number}" for number in range(3)]
+    salt = b"1k3f8vqzlm0dpr72ynx5ts9cha"
+    for user in users:
+        change = UserScramCredentialUpsertion(user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), b"x", salt)
+        admin.alter_user_scram_credentials([change])[user].result(DEADLINE_S)
+
+    def challenge(user):
+        with Wire(secure) as wire:
+            assert wire.handshake("SCRAM-SHA-512") == 0
+            code, message = wire.token(f"n,,n={user},r=abc".encode())
+            assert code == 0
+            fields = dict(part.split("=", 1) for part in message.decode().split(","))
+            return int(fields["i"]), base64.b64decode(fields["s"])
+
+    known = {challenge(user)[0] for user in (*users, "alice")}
+    assert known == {8192, 16384}
+    seen = {}
+    for number in range(60):
+        iterations, salt = challenge(f"stranger-{number}")
+        assert challenge(f"stranger-{number}") == (iterations, salt), "which stays the same"
+        is_kafkas = salt.isalnum() and salt.lower() == salt and 24 <= len(salt) <= 26
+        assert (is_kafkas, len(salt) == 16) == (iterations == 8192, iterations == 16384), salt
+        seen[iterations] = seen.get(iterations, 0) + 1
+    assert seen.keys() == known and min(seen.values()) >= 10, seen

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::error::BenchError;
 use crate::monitor::Monitor;
 use crate::net::Clock;
-use crate::options::{Load, Options, Scenario};
+use crate::options::{Load, Options, Scenario, WindowScope};
 use crate::plan::Plan;
 use crate::process::Usage;
 use crate::report::{BrokerCost, IdleReport, Latency, TrafficReport, mib, per_million, per_second, rounded};
@@ -202,13 +202,15 @@ impl<'a> Coordinator<'a> {
             Load::Rate(rate) => (Some(rate), None),
             Load::Window(window) => (None, Some(window)),
         };
+        let is_shared = self.options.window_scope == WindowScope::Run;
         TrafficReport {
             scenario: self.options.scenario.unwrap_or(Scenario::FanOut).name(),
             publishers: self.plan.publishers,
             subscribers: self.plan.subscribers,
             topics: self.plan.topics,
             rate,
-            window,
+            window: window.filter(|_| !is_shared),
+            in_flight: window.filter(|_| is_shared),
             seconds: duration.as_secs_f64(),
             connections_per_s: measured.connections_per_s,
             published: tally.published,

@@ -1,11 +1,11 @@
-//! In-flight limits: delivery windows for QoS 0, packet identifiers for QoS 1 and 2.
+//! In-flight limits: delivery windows for QoS 0 and for all publishers together, packet identifiers for QoS 1 and 2.
 //!
 //! QoS 0 has no acknowledgement, so a closed loop counts deliveries instead. Receivers run on any thread, hence the
 //! atomics. Packet identifiers belong to one publisher and stay on its thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Closed loop at QoS 0: number of outstanding receivers of each of a publisher's most recent messages.
+/// Number of outstanding receivers of each of the most recent messages of a publisher, or of all publishers.
 ///
 /// Message *n* may be sent once message *n - window* has reached all its receivers, so never more than `window`
 /// messages are in flight. Receivers on any thread count down; only the publisher's thread counts up.

@@ -59,7 +59,7 @@ pub use error::BenchError;
 pub use kafka::{
     Acks, FetchReport, KafkaCost, KafkaOptions, KafkaReport, ProduceReport, Shape, Work, run_kafka,
 };
-pub use options::{Load, Options, Part, Scenario};
+pub use options::{Load, Options, Part, Scenario, WindowScope};
 pub use queue::{
     ConsumeReport, EnqueueReport, QueueDurability, QueueOptions, QueueProtocol, QueueReport, QueueType,
     QueueWork, run_queue,

@@ -29,6 +29,8 @@ pub struct Options {
     pub payload_bytes: usize,
     /// Open or closed loop.
     pub load: Load,
+    /// Whose messages a closed loop limits.
+    pub window_scope: WindowScope,
     /// Length of the measured part.
     pub duration: Duration,
     /// Length of the load before the measured part.
@@ -82,6 +84,7 @@ impl Options {
             qos: QoS::AtMostOnce,
             payload_bytes: Self::PAYLOAD_BYTES_MIN,
             load: Load::Window(10),
+            window_scope: WindowScope::Publisher,
             duration: Duration::from_secs(1),
             warmup: Duration::ZERO,
             drain: Duration::from_secs(1),
@@ -145,4 +148,15 @@ pub enum Load {
     /// Closed loop: messages in flight per publisher. A message is in flight until all receivers have it (QoS 0) or
     /// until the publisher has the acknowledgement (QoS 1 and 2).
     Window(u32),
+}
+
+/// Whose messages in flight [`Load::Window`] limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WindowScope {
+    /// Those of each publisher.
+    #[default]
+    Publisher,
+    /// Those of all publishers together, which send in turn. At every QoS, a message is in flight until all receivers
+    /// have it.
+    Run,
 }

@@ -63,6 +63,8 @@ pub struct TrafficReport {
     pub rate: Option<f64>,
     /// Messages in flight per publisher, in a closed loop.
     pub window: Option<u32>,
+    /// Closed loop: messages in flight over all publishers.
+    pub in_flight: Option<u32>,
     /// Length of the measured part, in seconds.
     pub seconds: f64,
     /// Connections opened per second, from the first connect to the last SUBACK or CONNACK.
@@ -261,8 +263,9 @@ impl fmt::Display for IdleReport {
 impl fmt::Display for TrafficReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { publishers, subscribers, topics, .. } = self;
-        let load = match (self.rate, self.window) {
+        let load = match (self.rate, self.in_flight.or(self.window)) {
             (Some(rate), _) => format!("{} messages/s on schedule", number(rate)),
+            (_, Some(messages)) if self.in_flight.is_some() => format!("{messages} in flight in all"),
             (_, window) => format!("{} in flight per publisher", window.unwrap_or(0)),
         };
         row(

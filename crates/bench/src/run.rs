@@ -15,7 +15,7 @@ use crate::error::BenchError;
 use crate::flow::{DeliveryWindow, PacketIds};
 use crate::handshake::Opener;
 use crate::net::{Clock, Net};
-use crate::options::{Load, Options, Scenario};
+use crate::options::{Load, Options, Scenario, WindowScope};
 use crate::plan::{Plan, Routing};
 use crate::publisher::{InFlightLimit, Publisher};
 use crate::report::Report;
@@ -120,6 +120,7 @@ fn load(
         qos: options.qos,
         payload_bytes: options.payload_bytes,
         windows: delivery_windows(options, &plan),
+        is_window_shared: is_window_shared(options),
         threads: options.threads,
     };
     let (sender, events) = mpsc::channel();
@@ -166,11 +167,19 @@ fn load(
 
 fn delivery_windows(options: &Options, plan: &Plan) -> Arc<[DeliveryWindow]> {
     match options.load {
+        Load::Window(window) if options.window_scope == WindowScope::Run => {
+            [DeliveryWindow::new(window)].into()
+        }
         Load::Window(window) if options.qos == QoS::AtMostOnce => {
             (0..plan.publishers).map(|_| DeliveryWindow::new(window)).collect()
         }
         _ => Arc::new([]),
     }
+}
+
+/// Whether the run is a closed loop of all publishers together.
+fn is_window_shared(options: &Options) -> bool {
+    matches!(options.load, Load::Window(_)) && options.window_scope == WindowScope::Run
 }
 
 /// The connections of one thread.
@@ -185,7 +194,13 @@ fn share(options: &Options, plan: &Plan, thread: usize) -> Share {
         (Routing::Shared, _) => Vec::new(),
         _ => own(plan.subscribers),
     };
-    Share { idle: own(options.idle), subscribers, publishers: own(plan.publishers) }
+    let publishers = match (is_window_shared(options), thread) {
+        // One thread lets all publishers send in turn.
+        (true, 0) => (0..plan.publishers).collect(),
+        (true, _) => Vec::new(),
+        (false, _) => own(plan.publishers),
+    };
+    Share { idle: own(options.idle), subscribers, publishers }
 }
 
 fn publishers(
@@ -194,7 +209,10 @@ fn publishers(
     numbers: &[u32],
     filler: &[u8],
 ) -> Result<Vec<Publisher>, BenchError> {
+    let is_shared = is_window_shared(options);
     let limit = || match (options.qos, options.load) {
+        (QoS::AtMostOnce, _) if is_shared => InFlightLimit::Open,
+        (_, _) if is_shared => InFlightLimit::Acknowledgements(PacketIds::new(options.max_inflight)),
         (QoS::AtMostOnce, Load::Rate(_)) => InFlightLimit::Open,
         (QoS::AtMostOnce, Load::Window(_)) => InFlightLimit::Deliveries(Arc::clone(&setup.windows)),
         (_, Load::Rate(_)) => InFlightLimit::Acknowledgements(PacketIds::new(options.max_inflight)),

@@ -56,8 +56,10 @@ pub(crate) struct Setup {
     pub(crate) payload_bytes: usize,
     /// Per stream, the index of its tracker among those of its receiver.
     pub(crate) slots: Arc<[u32]>,
-    /// One per publisher at QoS 0 in a closed loop; otherwise empty.
+    /// One per publisher at QoS 0 in a closed loop, or one for all publishers; otherwise empty.
     pub(crate) windows: Arc<[DeliveryWindow]>,
+    /// All publishers, which are on the first thread, share one window.
+    pub(crate) is_window_shared: bool,
     pub(crate) threads: usize,
 }
 
@@ -81,6 +83,10 @@ pub(crate) struct Traffic {
     queue: Vec<usize>,
     /// Threads to wake because one of their publishers may continue.
     wake: Vec<bool>,
+    /// Number of messages that a window of all publishers has admitted.
+    admitted: u64,
+    /// The same at the last stall check.
+    admitted_before: u64,
     measured_ns: Range<u64>,
     ready: usize,
     keep_alive: u16,
@@ -102,6 +108,8 @@ impl Traffic {
             next_in_order: Vec::new(),
             queue: Vec::new(),
             wake: vec![false; setup.threads],
+            admitted: 0,
+            admitted_before: 0,
             measured_ns: 0..0,
             ready: 0,
             keep_alive: 0,
@@ -154,8 +162,25 @@ impl Traffic {
 
     /// Starts a closed loop: publishers always have a message due.
     pub(crate) fn start_unlimited(&mut self) {
+        if self.setup.is_window_shared {
+            return;
+        }
         self.publishers.iter_mut().for_each(Publisher::set_unlimited);
         self.queue_all();
+    }
+
+    /// Makes the next messages due if all publishers share a window, one of each publisher in turn.
+    pub(crate) fn release_in_flight(&mut self) {
+        if !self.setup.is_window_shared || self.publishers.is_empty() {
+            return;
+        }
+        while self.setup.windows[0].is_open(self.admitted) {
+            self.setup.windows[0].sent(self.admitted, self.setup.plan.copies());
+            let position = (self.admitted % self.publishers.len() as u64) as usize;
+            self.publishers[position].add_due();
+            self.queue(position);
+            self.admitted += 1;
+        }
     }
 
     /// Releases every message due by `now_ns` and before `end_ns`. Returns when the next one is due.
@@ -231,6 +256,12 @@ impl Traffic {
 
     /// Writes off the in-flight messages of publishers that made no progress since the last call, about a second ago.
     pub(crate) fn write_off_stalled(&mut self) {
+        if self.setup.is_window_shared && self.admitted > 0 {
+            if self.admitted == self.admitted_before {
+                self.tally.written_off += self.setup.windows[0].write_off();
+            }
+            self.admitted_before = self.admitted;
+        }
         for position in 0..self.publishers.len() {
             let lost = self.publishers[position].write_off_stalled();
             if lost > 0 {
@@ -251,7 +282,14 @@ impl Traffic {
 
     /// Whether some publisher may have something to send.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || self.may_release()
+    }
+
+    /// Whether a window of all publishers admits another message.
+    fn may_release(&self) -> bool {
+        self.setup.is_window_shared
+            && !self.publishers.is_empty()
+            && self.setup.windows[0].is_open(self.admitted)
     }
 
     /// Number of deliveries that this thread's subscribers should get if publisher *p* sent `sent[p]` messages.
@@ -391,6 +429,13 @@ impl Traffic {
     #[inline]
     fn deliver_to_window(&mut self, stamp: Stamp) {
         let (publisher, n) = self.setup.plan.origin(stamp.stream, stamp.sequence);
+        if self.setup.is_window_shared {
+            let number = n * u64::from(self.setup.plan.publishers) + u64::from(publisher);
+            if self.setup.windows[0].delivered(number) && self.thread != 0 {
+                self.wake[0] = true;
+            }
+            return;
+        }
         if self.setup.windows[publisher as usize].delivered(n) {
             let threads = self.setup.threads;
             match publisher as usize % threads {
@@ -474,6 +519,7 @@ pub(crate) fn slots(plan: &Plan) -> Arc<[u32]> {
 mod tests {
     use super::*;
     use crate::options::{Load, Options, Scenario};
+    use crate::publisher::InFlightLimit;
     use crate::wire::{self, Prepared};
 
     const MEASURED_NS: Range<u64> = 1_000..2_000;
@@ -491,6 +537,7 @@ mod tests {
             qos,
             payload_bytes: options.payload_bytes,
             windows: Arc::new([]),
+            is_window_shared: false,
             threads: 1,
         };
         let mut traffic = Traffic::new(setup, 0, Vec::new(), Vec::new());
@@ -588,5 +635,37 @@ mod tests {
         let header = Header::parse(&release).unwrap().unwrap();
         traffic.packet(0, &mut out, &header, &release, 1_901).unwrap();
         assert_eq!(out, [PUBCOMP, 2, 0, 9]);
+    }
+    #[test]
+    fn publishers_that_share_a_window_send_in_turn() {
+        let mut traffic = receivers(Scenario::FanOut, QoS::AtLeastOnce);
+        let options = Options { publishers: Some(2), subscribers: Some(2), ..Options::sample() };
+        let plan = Arc::new(Plan::new(Scenario::FanOut, &options, "r".into()).unwrap());
+        let filler = wire::filler(options.payload_bytes);
+        let publisher = |number| {
+            let limit = InFlightLimit::Open;
+            Publisher::new(number, &plan, Version::V5, QoS::AtLeastOnce, limit, &filler).unwrap()
+        };
+        traffic.publishers = (0..2).map(publisher).collect();
+        traffic.numbers = vec![0, 1];
+        traffic.trackers = vec![Tracker::default(); 4];
+        traffic.subscribers[1].trackers_at = 2;
+        traffic.setup.slots = slots(&plan);
+        traffic.setup.plan = plan;
+        traffic.setup.windows = [DeliveryWindow::new(3)].into();
+        traffic.setup.is_window_shared = true;
+        traffic.release_in_flight();
+        assert_eq!((traffic.admitted, traffic.is_busy()), (3, true));
+        traffic.queue.clear();
+
+        // The second message, of the second publisher, and then the first one reach both subscribers.
+        let second = Stamp { stream: 1, ..stamp(0) };
+        for (subscriber, stamp, admitted) in
+            [(0, second, 3), (1, second, 3), (0, stamp(0), 3), (1, stamp(0), 5)]
+        {
+            arrive(&mut traffic, subscriber, stamp, 1_900);
+            traffic.release_in_flight();
+            assert_eq!(traffic.admitted, admitted);
+        }
     }
 }

@@ -295,6 +295,9 @@ impl Worker<'_> {
                 begun = true;
                 self.traffic.start_unlimited();
             }
+            if begun {
+                self.traffic.release_in_flight();
+            }
             self.traffic.send_queued(&mut self.net, schedule.as_ref(), self.filler, now_ns);
             self.share_progress();
             let until_ns = if self.traffic.is_busy() { Some(0) } else { next_ns };

@@ -111,7 +111,7 @@ const fn traffic(
 }
 
 /// All rows, in the order of the runs.
-pub(super) const ROWS: [Row; 17] = [
+pub(super) const ROWS: [Row; 23] = [
     traffic(
         "fan-out-qos2",
         "100 publishers to 2,000 subscribers, QoS 2, 64 bytes, 10 in flight per publisher",
@@ -128,10 +128,34 @@ pub(super) const ROWS: [Row; 17] = [
         &FAN_OUT_OPEN,
         &[
             target(DeliveredPercent, Min(100.0)),
-            target(P50Ms, TimesMax(0.8, "flashmq")),
-            target(P99Ms, TimesMax(0.8, "flashmq")),
-            target(CpuPerMillion, TimesMax(0.8, "flashmq")),
+            target(P50Ms, TimesMax(0.5, "flashmq")),
+            target(P99Ms, TimesMax(0.5, "flashmq")),
+            target(CpuPerMillion, TimesMax(0.5, "flashmq")),
         ],
+    ),
+    traffic(
+        "fan-out-open-qos0",
+        "the same with QoS 0",
+        &FAN_OUT_OPEN_QOS0,
+        &[target(DeliveredPercent, Min(100.0)), target(CpuPerMillion, TimesMax(0.5, "rumqttd"))],
+    ),
+    traffic(
+        "fan-out-10-qos0",
+        "100 publishers to 2,000 subscribers, QoS 0, 64 bytes, 10 in flight in all",
+        &FAN_OUT_10_QOS0,
+        &[target(CpuPerMillion, TimesMax(0.9, "rumqttd")), target(DeliveriesPerS, TimesMin(1.0, "rumqttd"))],
+    ),
+    traffic(
+        "fan-out-10-qos1",
+        "the same with QoS 1",
+        &FAN_OUT_10_QOS1,
+        &[target(CpuPerMillion, TimesMax(0.75, "rumqttd")), target(DeliveriesPerS, TimesMin(1.0, "rumqttd"))],
+    ),
+    traffic(
+        "fan-out-10-qos2",
+        "the same with QoS 2",
+        &FAN_OUT_10_QOS2,
+        &[target(CpuPerMillion, TimesMax(0.5, "flashmq")), target(DeliveriesPerS, TimesMin(1.2, "flashmq"))],
     ),
     traffic(
         "fan-out-qos1",
@@ -156,6 +180,18 @@ pub(super) const ROWS: [Row; 17] = [
         "the same with QoS 2",
         &FAN_IN_QOS2,
         &[target(CpuPerMillion, TimesMax(0.7, "flashmq"))],
+    ),
+    traffic(
+        "fan-in-10-qos0",
+        "2,000 publishers to 100 subscribers, 20 topics each, QoS 0, 64 bytes, 10 in flight in all",
+        &FAN_IN_10_QOS0,
+        &[target(CpuPerMillion, TimesMax(0.65, "flashmq"))],
+    ),
+    traffic(
+        "fan-in-10-qos2",
+        "the same with QoS 2",
+        &FAN_IN_10_QOS2,
+        &[target(CpuPerMillion, TimesMax(0.5, "flashmq"))],
     ),
     traffic(
         "large",
@@ -291,6 +327,12 @@ const FAN_OUT_QOS2: [&str; 14] = fan_out("2", "--window", "10");
 const FAN_OUT_OPEN: [&str; 14] = fan_out("2", "--rate", "95");
 const FAN_OUT_QOS1: [&str; 14] = fan_out("1", "--window", "10");
 const FAN_OUT_QOS0: [&str; 14] = fan_out("0", "--window", "10");
+const FAN_OUT_OPEN_QOS0: [&str; 14] = fan_out("0", "--rate", "95");
+const FAN_OUT_10_QOS0: [&str; 14] = fan_out("0", "--in-flight", "10");
+const FAN_OUT_10_QOS1: [&str; 14] = fan_out("1", "--in-flight", "10");
+const FAN_OUT_10_QOS2: [&str; 14] = fan_out("2", "--in-flight", "10");
+const FAN_IN_10_QOS0: [&str; 14] = load("fan-in", "2000", "100", "0", "64", "--in-flight", "10");
+const FAN_IN_10_QOS2: [&str; 14] = load("fan-in", "2000", "100", "2", "64", "--in-flight", "10");
 const FAN_IN_QOS0: [&str; 14] = load("fan-in", "2000", "100", "0", "64", "--window", "10");
 const FAN_IN_QOS2: [&str; 14] = load("fan-in", "2000", "100", "2", "64", "--window", "10");
 const LARGE: [&str; 14] = load("fan-out", "1", "200", "0", "65536", "--window", "10");

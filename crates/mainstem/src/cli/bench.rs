@@ -48,7 +48,7 @@ pub(crate) enum PartArg {
 /// Each payload has the scheduled time of its message and a sequence number, so late, lost, duplicate and reordered
 /// messages are detected. With --rate, the load follows a fixed schedule whether or not the broker keeps up (open
 /// loop), and latency is measured from the scheduled time. With --window, each publisher keeps a fixed number of
-/// messages in flight (closed loop), which measures the highest throughput.
+/// messages in flight (closed loop), which measures the highest throughput; with --in-flight, all publishers together.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct BenchMqttArgs {
@@ -90,6 +90,11 @@ pub(crate) struct BenchMqttArgs {
     /// received it, above QoS 0 until it is acknowledged [default without --rate: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) window: Option<u32>,
+    /// Closed loop: messages in flight over all publishers, which send in turn; a message is in flight until all
+    /// subscribers have received it
+    #[arg(long, value_name = "N", conflicts_with_all = ["window", "rate"],
+          value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) in_flight: Option<u32>,
     /// Open at most this many connections per second [default: as fast as possible]
     #[arg(long, value_name = "N", value_parser = parse_rate)]
     pub(crate) connect_rate: Option<f64>,

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use mainstem_bench::{BenchError, Load, Options, Part, Progress, Scenario};
+use mainstem_bench::{BenchError, Load, Options, Part, Progress, Scenario, WindowScope};
 use mainstem_mqtt::packet::{QoS, Version};
 use serde::Serialize;
 
@@ -60,8 +60,9 @@ fn options(args: &BenchMqttArgs) -> Options {
         payload_bytes: args.payload as usize,
         load: match args.rate {
             Some(rate) => Load::Rate(rate),
-            None => Load::Window(args.window.unwrap_or(WINDOW)),
+            None => Load::Window(args.in_flight.or(args.window).unwrap_or(WINDOW)),
         },
+        window_scope: if args.in_flight.is_some() { WindowScope::Run } else { WindowScope::Publisher },
         duration: args.measure.duration,
         warmup: args.measure.warmup,
         drain: args.measure.drain,

@@ -84,6 +84,9 @@ settings! {
         /// Longest time, from the start of a busy turn, that a shard waits for more input to handle in one batch, in
         /// µs. Shards under low load never wait.
         coalesce_us: u32 = 1_000_u32, in 0 ..= 10_000;
+        /// Longest time, in µs, that a message to many subscribers waits for others to leave in the same write, where
+        /// such messages are frequent and their writes take much of a shard's time. 0 disables waiting.
+        flush_delay_us: u32 = 20_000_u32, in 0 ..= 1_000_000;
     }
 }
 

@@ -139,6 +139,7 @@ fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) 
         pin: config.runtime.pin.into(),
         first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
+        flush_delay_us: config.runtime.flush_delay_us,
         listeners: listeners::table(config, plan, certificates)?,
         admission: Admission::new(admission),
         handshakes_max: config.server.max_handshakes as usize,

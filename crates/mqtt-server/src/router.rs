@@ -35,12 +35,18 @@ struct Hit {
     ids: Vec<u32>,
 }
 
+/// Number of subscriptions of a shard from which the output of a message may wait for more: its writes take about
+/// a millisecond.
+const FAN_OUT_MIN: usize = 128;
+
 /// What a fan-out has come to on one shard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FanOut {
     pub(crate) receivers: u32,
     /// Number of subscriptions visited: more than receivers if those of a client overlap.
     pub(crate) visited: u32,
+    /// There are so many receivers that they got it as [`Offer::is_fan_out`].
+    pub(crate) is_large: bool,
 }
 
 pub(crate) struct Router {
@@ -149,6 +155,7 @@ impl Router {
         let (Some(first), second) = (lists.next(), lists.next()) else { return FanOut::default() };
         let Some(second) = second.filter(|_| self.one_copy_per_client) else {
             let mut receivers = 0;
+            let is_large = first.len() + second.map_or(0, Vec::len) >= FAN_OUT_MIN;
             for subscriber in first.iter().chain(second.into_iter().chain(lists).flatten()) {
                 receivers += 1;
                 if is_own(me, sessions, message, subscriber) {
@@ -161,10 +168,11 @@ impl Router {
                     ids: if subscriber.id == 0 { &[] } else { std::slice::from_ref(&subscriber.id) },
                     group: None,
                     is_replayed: false,
+                    is_fan_out: is_large,
                 };
                 offer(sessions.at(subscriber.session), &each);
             }
-            return FanOut { receivers, visited: receivers };
+            return FanOut { receivers, visited: receivers, is_large };
         };
         self.fan_out += 1;
         self.hits.clear();
@@ -175,11 +183,13 @@ impl Router {
                 add_hit(&mut self.hits, self.fan_out, sessions.at(subscriber.session), message, subscriber);
             }
         }
+        let is_fan_out = self.hits.len() >= FAN_OUT_MIN;
         for Hit { session, qos, retain, ids } in &self.hits {
-            let each = Offer { message, qos: *qos, retain: *retain, ids, group: None, is_replayed: false };
+            let (qos, retain) = (*qos, *retain);
+            let each = Offer { message, qos, retain, ids, group: None, is_replayed: false, is_fan_out };
             offer(sessions.at(*session), &each);
         }
-        FanOut { receivers: self.hits.len() as u32, visited }
+        FanOut { receivers: self.hits.len() as u32, visited, is_large: is_fan_out }
     }
 }
 

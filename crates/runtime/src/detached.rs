@@ -355,6 +355,8 @@ impl<M: Send + 'static> Detached<M> {
                 self.mailboxes.deliver(self.shard, to, &mut self.outbox[to]);
             }
         }
+        // Without a clock there is nothing to wait for.
+        self.links.hurry_fan_outs();
         let mut dirty = self.links.take_dirty();
         dirty.retain(|slot| !self.flush(service, *slot, &mut take));
         self.links.return_dirty(dirty);

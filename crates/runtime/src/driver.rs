@@ -210,6 +210,12 @@ impl<S: Service> Driver<S> {
         self
     }
 
+    /// Sets the longest time that output of fan-outs waits for more.
+    pub(crate) fn with_flush_delay_us(mut self, max_delay_us: u32) -> Self {
+        self.core.links.fan_outs.set_max_delay_us(max_delay_us);
+        self
+    }
+
     /// Runs until a drain was requested and all connections are closed.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
@@ -268,7 +274,11 @@ impl<S: Service> Driver<S> {
         stopwatch.end_phase(&times, TurnPhase::Commit);
         // Before any acknowledgment is flushed: the client's next action, on any shard, must come after.
         self.send_mail();
+        if self.drain.has_begun() {
+            self.core.links.hurry_fan_outs();
+        }
         self.flush();
+        self.flush_fan_outs();
         self.confirm_receipts();
         self.close_pending();
         self.end_proxied();
@@ -341,7 +351,8 @@ impl<S: Service> Driver<S> {
         {
             return Some(Duration::ZERO);
         }
-        let now_ms = self.now_ns() / NS_PER_MS;
+        let now = self.now_ns();
+        let now_ms = now / NS_PER_MS;
         let mut wait = self.core.timers.next_in_ms(now_ms);
         let mut at_most = |ms: u64| wait = Some(wait.map_or(ms, |known| known.min(ms)));
         if !self.held.is_empty() {
@@ -359,6 +370,10 @@ impl<S: Service> Driver<S> {
         }
         if let Some(drain_ms) = self.drain.poll_ms(now_ms, RETRY_MS) {
             at_most(drain_ms);
+        }
+        if !self.core.links.fan_outs.is_empty() {
+            let rest_ns = self.core.links.fan_outs.due_ns().saturating_sub(now);
+            at_most(rest_ns.div_ceil(NS_PER_MS));
         }
         wait.map(Duration::from_millis)
     }

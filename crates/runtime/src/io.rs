@@ -129,6 +129,30 @@ impl<M> Io<'_, M> {
         self.links.output_if(conn, |output| has_room(output, shift))
     }
 
+    /// Like [`Io::output_if_room`], for a message that many connections get. It may wait for others that follow soon,
+    /// for `Options::flush_delay_us` at most; see [`Io::note_fan_out`].
+    #[inline]
+    pub fn fan_out_output_if_room(&mut self, conn: ConnId) -> Option<&mut Output> {
+        let shift = self.limit_shift();
+        self.links.fan_out_output_if(conn, |output| has_room(output, shift))
+    }
+
+    /// Like [`Io::output`], for bytes that can wait for a message of a fan-out to the same connection, if there are
+    /// fan-outs.
+    pub fn output_with_fan_outs(&mut self, conn: ConnId) -> Option<&mut Output> {
+        if self.links.fan_outs.is_paced(self.clock.now_ms) {
+            self.links.fan_out_output_if(conn, |_| true)
+        } else {
+            self.links.output_if(conn, |_| true)
+        }
+    }
+
+    /// Counts a message of this many bytes that was appended to outputs of [`Io::fan_out_output_if_room`]. How often
+    /// this happens decides how long they wait for the next message.
+    pub fn note_fan_out(&mut self, bytes: usize) {
+        self.links.fan_outs.note(bytes);
+    }
+
     /// Whether the output is below half of the congestion limits. If not,
     /// [`Service::drained`](crate::Service::drained) is called once it has drained.
     pub fn has_ample_room(&mut self, conn: ConnId) -> bool {

@@ -30,6 +30,7 @@
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `layer.rs`, `stacked.rs`, `frame.rs` | the interface of a layer; a layer above another one; output behind headers |
 //! | `links.rs` | connection slots; its folder has a connection, its input, its output |
+//! | `fan_outs.rs` | when the output of fan-outs is flushed |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
 //! | `discard.rs` | large buffers are freed on a thread of their own |
@@ -45,6 +46,7 @@ mod admission;
 mod detached;
 mod discard;
 mod driver;
+mod fan_outs;
 mod file;
 mod frame;
 mod io;

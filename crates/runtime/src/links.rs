@@ -9,7 +9,9 @@ use std::net::IpAddr;
 
 pub(crate) use self::input::READ_BUFFER_BYTES;
 pub(crate) use self::link::{Baggage, Link, MovedLink, Phase};
+use self::output::LinkOutput;
 use crate::admission::Permit;
+use crate::fan_outs::FanOuts;
 use crate::listener::ProtocolTag;
 use crate::output::{BufferPool, Output};
 use crate::transport::Transport;
@@ -50,6 +52,7 @@ pub(crate) struct Links {
     free: Vec<u32>,
     /// Connections with output to flush.
     dirty: Vec<u32>,
+    pub(crate) fan_outs: FanOuts,
     pool: BufferPool,
     /// Connections closed or handed over in this turn.
     pending_close: Vec<u32>,
@@ -192,7 +195,12 @@ impl Links {
         link.output.discard_held();
         if link.is_open() {
             link.close();
+            let has_pending = link.has_pending();
             self.pending_close.push(conn.slot);
+            if has_pending {
+                // Also what waits for more.
+                self.mark_dirty(conn.slot);
+            }
         }
     }
 
@@ -238,19 +246,50 @@ impl Links {
         has_room: impl FnOnce(&Output) -> bool,
     ) -> Option<&mut Output> {
         let Self { slots, dirty, pool, .. } = self;
-        let link = slots.get_mut(conn.slot())?;
-        if !link.is_open() || link.generation() != conn.generation {
-            return None;
-        }
-        let output = &mut link.output;
-        if !has_room(output.pending()) {
-            output.set_congested();
-            return None;
-        }
+        let output = with_room(slots, conn, has_room)?;
         if output.mark_dirty() {
             dirty.push(conn.slot);
         }
         Some(output.append_with(pool))
+    }
+
+    /// As [`Links::output_if`], but the output is flushed with that of fan-outs.
+    #[inline]
+    pub(crate) fn fan_out_output_if(
+        &mut self,
+        conn: ConnId,
+        has_room: impl FnOnce(&Output) -> bool,
+    ) -> Option<&mut Output> {
+        let Self { slots, fan_outs, pool, .. } = self;
+        let output = with_room(slots, conn, has_room)?;
+        if output.join_fan_outs() {
+            fan_outs.push(conn.slot);
+        }
+        Some(output.append_with(pool))
+    }
+
+    /// The next connection of the current round of fan-outs that has output.
+    #[inline]
+    pub(crate) fn next_fan_out(&mut self) -> Option<u32> {
+        loop {
+            let slot = self.fan_outs.pop()?;
+            let link = &mut self.slots[slot as usize];
+            // It may have been flushed with other output, or will be.
+            if link.output.leave_fan_outs() && link.has_pending() {
+                return Some(slot);
+            }
+        }
+    }
+
+    /// Schedules a flush of all output of fan-outs at the end of the turn.
+    pub(crate) fn hurry_fan_outs(&mut self) {
+        while !self.fan_outs.is_empty() {
+            self.fan_outs.begin_slice();
+            while let Some(slot) = self.next_fan_out() {
+                self.mark_dirty(slot);
+            }
+        }
+        self.fan_outs.forget_messages();
     }
 
     /// Schedules a flush of the connection's output at the end of the turn.
@@ -320,9 +359,11 @@ impl Links {
         }
     }
 
-    /// Memory of all connections: their slots, their buffers as last counted, and the pooled buffers.
+    /// Memory of all connections: their slots, their buffers as last counted, output of fan-outs that is not counted
+    /// yet, and the pooled buffers.
     pub(crate) fn memory(&self) -> u64 {
-        (self.slots.capacity() * size_of::<Link>() + self.charged_bytes + self.pool.memory()) as u64
+        let buffers = self.charged_bytes + self.fan_outs.waiting_bytes() + self.pool.memory();
+        (self.slots.capacity() * size_of::<Link>() + buffers) as u64
     }
 
     pub(crate) fn open_count(&self) -> usize {
@@ -354,4 +395,23 @@ impl Links {
     pub(crate) fn take_turn_request(&mut self) -> bool {
         std::mem::take(&mut self.turn_requested)
     }
+}
+
+/// Output of an open connection. `None` for another one, and if `has_room` is false of it: it is then congested.
+#[inline]
+fn with_room(
+    slots: &mut [Link],
+    conn: ConnId,
+    has_room: impl FnOnce(&Output) -> bool,
+) -> Option<&mut LinkOutput> {
+    let link = slots.get_mut(conn.slot())?;
+    if !link.is_open() || link.generation() != conn.generation {
+        return None;
+    }
+    let output = &mut link.output;
+    if !has_room(output.pending()) {
+        output.set_congested();
+        return None;
+    }
+    Some(output)
 }

@@ -34,6 +34,8 @@ pub struct Options {
     pub listeners: Vec<ListenerConfig>,
     /// Minimum time between the start of a busy turn and the next turn, microseconds. Idle shards never wait.
     pub coalesce_us: u32,
+    /// Longest time that output of frequent fan-outs waits for more of them, microseconds.
+    pub flush_delay_us: u32,
     /// Number of connections assigned to the first shard before the others get any.
     pub first_shard_connections: usize,
     /// Limits of the number of connections.
@@ -138,6 +140,7 @@ where
         let service = make(shard, Arc::new(move || common_for_wake.mailboxes.wake(shard)));
         let driver = Driver::new(shard, Arc::clone(&common), poll, shard_listeners, service, seed)?
             .with_coalescing(span)
+            .with_flush_delay_us(options.flush_delay_us)
             .with_handshakes((options.handshakes_max / shards).max(1), options.handshake_timeout)
             .with_first_shard_connections(options.first_shard_connections);
         let cpu = is_pinned.then(|| cpus[shard % cpus.len()]);

@@ -28,6 +28,9 @@ const BACKGROUND_UNITS: u64 = TURN_UNITS as u64 / 8;
 const HANDSHAKE_UNITS: u64 = TURN_UNITS as u64 / 4;
 /// Units of a turn available to writes of output. Output that is not written grows, and needs fewer writes later.
 const FLUSH_UNITS: u64 = TURN_UNITS as u64;
+/// Smallest part of a turn for a slice of a round of fan-outs, units: a hundred writes. The rest of the turn, with its
+/// system calls, then costs little beside them.
+const FAN_OUT_UNITS_MIN: u64 = FLUSH_UNITS / 2;
 /// Smallest share of a connection while others wait, units.
 const SHARE_UNITS_MIN: u64 = 200;
 
@@ -40,6 +43,10 @@ pub(crate) struct Work {
     phase_end: u64,
     /// Value of `spent` at which the current call is exhausted.
     call_end: u64,
+    /// Value of `spent` when the offers of held input began.
+    held_began: Option<u64>,
+    /// Units of held input in the last turn, whose output leaves in this one.
+    held: u64,
     /// Mail from other shards waits for the next turn.
     pub(crate) has_mail: bool,
     /// Turns for which more than one connection counts as being served.
@@ -61,6 +68,8 @@ impl Default for Work {
             spent: 0,
             phase_end: 0,
             call_end: 0,
+            held_began: None,
+            held: 0,
             has_mail: false,
             shared_turns: 0,
             last_slot: u32::MAX,
@@ -73,6 +82,7 @@ impl Default for Work {
 impl Work {
     /// Begins a turn with the work that a service continues from the last one.
     pub(crate) fn begin_turn(&mut self) {
+        self.held = self.held_began.take().map_or(0, |began| self.spent - began);
         self.spent = 0;
         self.shared_turns = self.shared_turns.saturating_sub(1);
         self.begin_background();
@@ -114,6 +124,7 @@ impl Work {
     /// Begins the offers of held input, after the output of the others was flushed.
     pub(crate) fn begin_held(&mut self) {
         let units = if self.is_shared() { SLICE_UNITS } else { TURN_UNITS.into() };
+        self.held_began = Some(self.spent);
         self.begin_phase(units, 0);
     }
 
@@ -125,6 +136,12 @@ impl Work {
     /// Begins one of two rounds of writes.
     pub(crate) fn begin_flush(&mut self) {
         self.begin_phase(FLUSH_UNITS / 2, 0);
+    }
+
+    /// Begins a slice of a round of fan-outs. It may take as long as the work since the last one, so that output cannot
+    /// grow faster than it is written, and input waits no longer than necessary.
+    pub(crate) fn begin_fan_outs(&mut self) {
+        self.begin_phase((self.held + self.spent).clamp(FAN_OUT_UNITS_MIN, FLUSH_UNITS), 0);
     }
 
     /// Begins the reads of connections in their handshakes.
@@ -255,6 +272,26 @@ mod tests {
         work.charge(TURN_UNITS);
         work.begin_held();
         assert!(!work.is_exhausted());
+    }
+
+    #[test]
+    fn fan_outs_are_written_as_long_as_the_work_since_the_last_slice() {
+        let mut work = Work::default();
+        let share_of = |work: &mut Work| {
+            work.begin_fan_outs();
+            work.share(1)
+        };
+        work.begin_turn();
+        assert_eq!(share_of(&mut work), FAN_OUT_UNITS_MIN);
+        work.begin_held();
+        work.charge(7_000);
+        work.begin_turn();
+        work.charge(1_000);
+        assert_eq!(share_of(&mut work), 8_000);
+        work.begin_turn();
+        assert_eq!(share_of(&mut work), FAN_OUT_UNITS_MIN);
+        work.charge(2 * TURN_UNITS);
+        assert_eq!(share_of(&mut work), FLUSH_UNITS);
     }
 
     #[test]

@@ -69,6 +69,7 @@ fn options() -> Options {
         pin: Pinning::Never,
         listeners: vec![listener],
         coalesce_us: 0,
+        flush_delay_us: 0,
         first_shard_connections: 1000,
         admission: Admission::new(AdmissionLimits { connections_max: 100, ..AdmissionLimits::default() }),
         handshakes_max: 100,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstem_mqtt::alias::TopicRef;
 use mainstem_mqtt::session::{Acked, Resend};
 use mainstem_mqtt::{PublishTemplate, QoS};
-use mainstem_runtime::{Io, MemoryPressure, Output};
+use mainstem_runtime::{ConnId, Io, MemoryPressure, Output};
 
 use crate::config::{MqttConfig, QueueOverflow};
 use crate::counters::Counters;
@@ -220,7 +220,7 @@ impl Deliveries {
             return;
         }
         let reads = !io.is_stalled(conn);
-        let Some(output) = io.output_if_room(conn) else {
+        let Some(output) = output_for(io, conn, offer) else {
             if reads {
                 self.tally.count(Level::Urgent);
             }
@@ -561,6 +561,12 @@ impl Session {
             }
         }
     }
+}
+
+/// The output that takes a message, if there is room.
+#[inline]
+fn output_for<'a, M>(io: &'a mut Io<'_, M>, conn: ConnId, offer: &Offer<'_>) -> Option<&'a mut Output> {
+    if offer.is_fan_out { io.fan_out_output_if_room(conn) } else { io.output_if_room(conn) }
 }
 
 /// Appends an acknowledgement that says success: four bytes, the same in every version.

@@ -75,6 +75,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) group: Option<&'a Arc<Group>>,
     /// A replay of retained messages has found it.
     pub(crate) is_replayed: bool,
+    /// Many other sessions of the shard get the message now.
+    pub(crate) is_fan_out: bool,
 }
 
 impl Offer<'_> {

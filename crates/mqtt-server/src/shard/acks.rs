@@ -135,7 +135,12 @@ impl Shard {
                 _ => Packet::PubComp(ack),
             };
             self.send(io, slot, &packet);
-        } else if let Some(output) = io.output(session.conn()) {
+            return;
+        }
+        // A publisher waits for the others; PUBREL goes to a subscriber, who has the message.
+        let conn = session.conn();
+        let output = if first == PUBREL { io.output_with_fan_outs(conn) } else { io.output(conn) };
+        if let Some(output) = output {
             put_ack(output.buffer(), first, packet_id);
             self.deliveries.counters_mut().messages_sent += 1;
         }

@@ -116,11 +116,13 @@ impl Shard {
                 ids: if id == 0 { &[] } else { std::slice::from_ref(&id) },
                 group: None,
                 is_replayed: true,
+                is_fan_out: false,
             };
             self.deliveries.offer(io, &mut self.persistence, session, &offer);
             self.append_message(io, &retained, None);
         }
-        let offer = Offer { message, qos, retain, ids, group: group.as_ref(), is_replayed: false };
+        let offer =
+            Offer { message, qos, retain, ids, group: group.as_ref(), is_replayed: false, is_fan_out: false };
         self.deliveries.offer(io, &mut self.persistence, self.sessions.at(slot), &offer);
         self.append_for_receivers(message, origin);
     }

@@ -407,6 +407,7 @@ impl Shard {
             ids: if member.id == 0 { &[] } else { std::slice::from_ref(&member.id) },
             group: Some(&mail.group),
             is_replayed: false,
+            is_fan_out: false,
         };
         self.deliveries.offer(io, &mut self.persistence, session, &offer);
         let level = self.deliveries.take_tally().majority(1);

@@ -501,6 +501,7 @@ impl Shard {
                     ids: if batch.id == 0 { &[] } else { std::slice::from_ref(&batch.id) },
                     group: None,
                     is_replayed: true,
+                    is_fan_out: false,
                 };
                 self.deliveries.offer(io, &mut self.persistence, self.sessions.at(slot), &offer);
                 self.append_replayed(&message, &batch.filter);

@@ -24,6 +24,10 @@ pub(super) struct Drain {
 }
 
 impl Drain {
+    pub(super) fn has_begun(&self) -> bool {
+        self.until_ms.is_some()
+    }
+
     /// How long the poll may block while it lasts, ms. `retry_ms` is the pause while connections are open.
     pub(super) fn poll_ms(&self, now_ms: u64, retry_ms: u64) -> Option<u64> {
         let pause_ms = if self.is_empty { 1 } else { retry_ms };

@@ -48,6 +48,28 @@ impl<S: Service> Driver<S> {
         slots.len()
     }
 
+    /// Writes the output of fan-outs to some connections, if it is due.
+    pub(super) fn flush_fan_outs(&mut self) {
+        if self.core.links.fan_outs.is_empty() {
+            return self.core.links.fan_outs.forget_messages();
+        }
+        let began_ns = self.now_ns();
+        let fan_outs = &mut self.core.links.fan_outs;
+        fan_outs.observe(began_ns);
+        if began_ns < fan_outs.due_ns() {
+            return;
+        }
+        fan_outs.begin_slice();
+        self.core.work.begin_fan_outs();
+        while !self.core.work.is_phase_over()
+            && let Some(slot) = self.core.links.next_fan_out()
+        {
+            self.flush_one(slot);
+        }
+        let now_ns = self.now_ns();
+        self.core.links.fan_outs.end_slice(began_ns, now_ns);
+    }
+
     #[inline]
     fn flush_one(&mut self, slot: u32) {
         let links = &mut self.core.links;

@@ -3,6 +3,7 @@
 use crate::output::{BufferPool, Output};
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags of an output")]
 pub(crate) struct LinkOutput {
     pending: Output,
     /// Output waits until the service releases it.
@@ -11,6 +12,8 @@ pub(crate) struct LinkOutput {
     is_congested: bool,
     /// In the list of connections to flush, which knows slots only: it outlives the connection.
     is_dirty: bool,
+    /// In the queue of fan-outs, which knows slots only, too.
+    is_in_fan_outs: bool,
     /// Output in memory after the last flush, as counted for the shard; `None` if no output was left, not even in
     /// files.
     unsent_bytes: Option<u32>,
@@ -22,8 +25,8 @@ impl LinkOutput {
     /// Forgets the connection, whose slot is free now. Returns how many bytes no longer count as unsent.
     pub(super) fn reset(&mut self) -> u64 {
         let unsent_bytes = self.unsent_bytes();
-        let Self { is_dirty, last_progress_ms, .. } = *self;
-        *self = Self { is_dirty, last_progress_ms, ..Self::default() };
+        let Self { is_dirty, is_in_fan_outs, last_progress_ms, .. } = *self;
+        *self = Self { is_dirty, is_in_fan_outs, last_progress_ms, ..Self::default() };
         unsent_bytes
     }
 
@@ -88,6 +91,20 @@ impl LinkOutput {
     #[inline]
     pub(super) fn mark_dirty(&mut self) -> bool {
         !std::mem::replace(&mut self.is_dirty, true)
+    }
+
+    /// Returns whether the connection is to join the queue of fan-outs: it is neither in it nor in the list of
+    /// connections to flush.
+    #[inline]
+    pub(super) fn join_fan_outs(&mut self) -> bool {
+        !self.is_dirty && !std::mem::replace(&mut self.is_in_fan_outs, true)
+    }
+
+    /// The connection has left the queue of fan-outs. Returns whether no other flush of it is scheduled.
+    #[inline]
+    pub(super) fn leave_fan_outs(&mut self) -> bool {
+        self.is_in_fan_outs = false;
+        !self.is_dirty
     }
 
     /// The connection has left the list of connections to flush. Returns whether its output may leave.

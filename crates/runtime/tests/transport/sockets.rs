@@ -47,6 +47,7 @@ fn options(listeners: Vec<ListenerConfig>) -> Options {
         pin: mainstem_runtime::Pinning::Never,
         listeners,
         coalesce_us: 0,
+        flush_delay_us: 0,
         // Every connection begins on the first shard.
         first_shard_connections: 1000,
         admission: Admission::new(AdmissionLimits {

@@ -152,10 +152,11 @@ impl Bindings {
 /// Records for other protocols, see `sources.rs`.
 impl Bindings {
     /// Takes the next records, as [`crate::Shard::take_outgoing`] does.
-    pub(crate) fn take_outgoing(
+    pub(crate) fn take_outgoing<M>(
         &mut self,
         env: &mut Environment,
         storage: &mut Storage,
+        io: &mut Io<'_, M>,
     ) -> Option<Vec<SourceRecord>> {
         env.shared().bound.refresh(&mut self.registry);
         if self.registry.sources.is_empty() {
@@ -165,6 +166,7 @@ impl Bindings {
         let mut has_more = false;
         for (place, key) in self.readers.turns().into_iter().enumerate() {
             let delivery = self.read_delivery(env, storage, key);
+            io.charge(delivery.units);
             has_more |= delivery.has_more;
             if !delivery.records.is_empty() {
                 self.readers.end_turn(place);
@@ -176,7 +178,7 @@ impl Bindings {
 
     fn read_delivery(&mut self, env: &mut Environment, storage: &mut Storage, key: ReaderKey) -> Delivery {
         let mut delivery = self.readers.deliver_partial(key);
-        if !delivery.is_full() {
+        if !delivery.is_full() && !delivery.has_more {
             self.readers.read(key, storage.partition(env, key.1), &mut delivery);
         }
         delivery

@@ -78,6 +78,7 @@
 //! | `bindings.rs` | the topics that other protocols write to and read, on one shard |
 //! | `sink.rs`, `sinks.rs` | records from other protocols: the shard's part, and the batches |
 //! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
+//! | `decompression.rs` | a batch of them is decompressed in steps |
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
 //! | `queues.rs` | drives the host of work queues |
 //! | `queue_admin.rs` | creating, configuring and deleting queues, as topics |
@@ -102,6 +103,7 @@ mod controller;
 mod coordinators;
 mod dead_letters;
 mod declarations;
+mod decompression;
 mod division;
 mod environment;
 mod failed_log_ins;

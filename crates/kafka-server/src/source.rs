@@ -14,9 +14,9 @@ impl Shard {
     }
 
     /// Takes the next records for other protocols; `None` if there are none. An empty result means that there may be
-    /// more: call it again.
-    pub fn take_outgoing(&mut self) -> Option<Vec<SourceRecord>> {
-        self.bindings.take_outgoing(&mut self.env, &mut self.storage)
+    /// more: call it again, in a later turn if the share of this one is used up.
+    pub fn take_outgoing(&mut self, io: &mut Io<'_, Mail>) -> Option<Vec<SourceRecord>> {
+        self.bindings.take_outgoing(&mut self.env, &mut self.storage, io)
     }
 
     /// Ends a fence. If `is_durable`, all records delivered before it are durable in the other protocol.

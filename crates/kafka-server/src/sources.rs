@@ -4,22 +4,24 @@
 //! source topic up to its last stable offset. It stores a position only after the other protocol has confirmed all
 //! records before it (a fence). A crash may therefore repeat records, but loses none.
 //!
-//! A small batch may hold millions of records when decompressed, so memory needs a bound. At most one batch of a shard
-//! is partially delivered at a time, and each delivery is bounded in records and bytes.
+//! A small batch may hold millions of records when decompressed, so memory and time need a bound. At most one batch of
+//! a shard is partially delivered at a time, and each delivery is bounded in records and bytes. A large batch is
+//! decompressed in steps that are charged to the turn ([`Decompression`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstem_compress::batch::decompress_records;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{
-    Batch, BatchHeader, Completion, Durability, Error, Record, Records, Store, StoreAt, batches,
+    Batch, BatchHeader, Completion, Compression, Durability, Error, HEADER_BYTES, Record, Records, Store,
+    StoreAt, batches,
 };
 use mainstem_log::{Header, Headers};
 use mainstem_partition::{AbortedFilter, CompactedLog, KeyValue, LOG_APPEND_TIME, Partition};
 
 use crate::binding_registry::{BindingRegistry, Source};
 use crate::catalogue::{Catalogue, PartitionId};
+use crate::decompression::{Decompression, record_units};
 
 /// The log of positions, in each store with partitions of sources.
 const LOG: &str = "kafka-positions";
@@ -27,13 +29,12 @@ const LOG: &str = "kafka-positions";
 const READ_BYTES: usize = 256 * 1024;
 /// Most reads of one partition in a row if everything read is skipped.
 const READS_MAX: usize = 16;
-/// Largest decompressed batch that is delivered, bytes.
-const DECOMPRESSED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Largest batch of another partition that may be delivered while a batch is partially delivered, bytes.
 const SMALL_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Most records, and approximately the most bytes of memory, in one delivery.
-const DELIVERY_RECORDS_MAX: usize = 16 * 1024;
-const DELIVERY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most records, and approximately the most bytes of memory, in one delivery. The other protocol handles a delivery at
+/// once.
+const DELIVERY_RECORDS_MAX: usize = 1024;
+const DELIVERY_BYTES_MAX: usize = 1024 * 1024;
 /// Most headers of a delivered record. A header of two bytes on the log takes much more memory.
 const HEADERS_MAX: usize = 64 * 1024;
 
@@ -78,10 +79,19 @@ pub(crate) struct SourceReaders {
 struct PartialBatch {
     reader: ReaderKey,
     header: BatchHeader,
-    /// Decompressed records; those from byte `at` on are not delivered yet.
-    decompressed: Vec<u8>,
-    at: usize,
-    records_left: u32,
+    records: PartialRecords,
+}
+
+/// The records of a partially delivered batch.
+#[derive(Debug)]
+enum PartialRecords {
+    Compressed(Decompression),
+    /// Decompressed; those from byte `at` on are not delivered yet.
+    Plain {
+        bytes: Vec<u8>,
+        at: usize,
+        left: u32,
+    },
 }
 
 /// Records for the other protocol, delivered together.
@@ -89,8 +99,10 @@ struct PartialBatch {
 pub(crate) struct Delivery {
     pub(crate) records: Vec<SourceRecord>,
     bytes: usize,
-    /// Everything read was skipped, and there is more to read.
+    /// Nothing was delivered, but there is more to read.
     pub(crate) has_more: bool,
+    /// Work that was done for it, in units of [`mainstem_runtime::Io::charge`].
+    pub(crate) units: u32,
 }
 
 impl Delivery {
@@ -200,12 +212,12 @@ impl SourceReaders {
 
 /// Reading.
 impl SourceReaders {
-    /// Delivers what is left of a reader's partial batch.
+    /// Delivers what is left of a reader's partial batch, or decompresses more of it.
     pub(crate) fn deliver_partial(&mut self, key: ReaderKey) -> Delivery {
         let mut delivery = Delivery::default();
         if let Some(mut reader) = self.all.remove(&key) {
             if let Some(partial) = self.partial.take_if(|partial| partial.reader == key) {
-                self.deliver_records(partial, &mut reader, &mut delivery);
+                self.continue_batch(partial, &mut reader, &mut delivery);
             }
             self.all.insert(key, reader);
         }
@@ -252,6 +264,7 @@ impl SourceReaders {
             let offsets = reader.next..watermarks.last_stable;
             store.read(partition.log(), offsets.clone(), READ_BYTES, &mut bytes)?;
             let mut aborted = AbortedFilter::new(partition.aborted(offsets));
+            delivery.units += record_units(bytes.len());
             let before = reader.next;
             for batch in batches(&bytes) {
                 let header = batch.header;
@@ -263,7 +276,7 @@ impl SourceReaders {
                     break;
                 }
             }
-            if reader.next == before {
+            if reader.next == before || delivery.has_more {
                 return Ok(());
             }
         }
@@ -271,7 +284,8 @@ impl SourceReaders {
         Ok(())
     }
 
-    /// Delivers a batch. Returns false if the batch is large and must wait until the partial batch is delivered.
+    /// Delivers a batch. Returns false if it is large: it is decompressed in later steps, or waits until the partial
+    /// batch is delivered.
     fn deliver_batch(
         &mut self,
         key: ReaderKey,
@@ -286,28 +300,64 @@ impl SourceReaders {
         {
             return false;
         }
-        let bytes_max = if has_partial { SMALL_BATCH_BYTES_MAX } else { DECOMPRESSED_BYTES_MAX };
-        match decompress_records(batch, bytes_max) {
-            Ok(decompressed) => {
-                let partial = PartialBatch {
-                    reader: key,
-                    header,
-                    decompressed: decompressed.into_owned(),
-                    at: 0,
-                    records_left: header.records,
-                };
-                self.deliver_records(partial, reader, delivery);
-            }
-            Err(mainstem_compress::Error::TooLarge) if has_partial => return false,
-            Err(error) => reader.skip_batch(key.1, &header, &error.to_string()),
-        }
-        true
+        let bytes = &batch.bytes()[HEADER_BYTES..];
+        let records = match header.compression() {
+            Compression::None => PartialRecords::Plain { bytes: bytes.to_vec(), at: 0, left: header.records },
+            compression => match Decompression::begin(compression, bytes) {
+                Ok(decompression) => PartialRecords::Compressed(decompression),
+                Err(error) => {
+                    reader.skip_batch(key.1, &header, &error.to_string());
+                    return true;
+                }
+            },
+        };
+        self.continue_batch(PartialBatch { reader: key, header, records }, reader, delivery)
     }
 
-    /// Adds the remaining records of a batch to the delivery, up to its bounds.
-    fn deliver_records(&mut self, partial: PartialBatch, reader: &mut SourceReader, delivery: &mut Delivery) {
-        let PartialBatch { reader: key, header, ref decompressed, at, records_left } = partial;
-        let mut records = Records::resume(header, &decompressed[at..], records_left);
+    /// Delivers a batch as far as it is decompressed after one step. Returns whether it is.
+    fn continue_batch(
+        &mut self,
+        partial: PartialBatch,
+        reader: &mut SourceReader,
+        delivery: &mut Delivery,
+    ) -> bool {
+        let PartialBatch { reader: key, header, records } = partial;
+        let mut decompression = match records {
+            PartialRecords::Plain { bytes, at, left } => {
+                self.deliver_records((key, header), (bytes, at, left), reader, delivery);
+                return true;
+            }
+            PartialRecords::Compressed(decompression) => decompression,
+        };
+        match decompression.step(&mut delivery.units) {
+            Ok(true) => {
+                let bytes = decompression.into_bytes();
+                self.deliver_records((key, header), (bytes, 0, header.records), reader, delivery);
+                true
+            }
+            Ok(false) => {
+                delivery.has_more = true;
+                // Only one batch may be partial; another one is begun anew when that one is delivered.
+                let records = PartialRecords::Compressed(decompression);
+                self.partial.get_or_insert(PartialBatch { reader: key, header, records });
+                false
+            }
+            Err(error) => {
+                reader.skip_batch(key.1, &header, &error.to_string());
+                true
+            }
+        }
+    }
+
+    /// Adds the remaining records of a batch to the delivery, up to its bounds: `left` records, from byte `at` on.
+    fn deliver_records(
+        &mut self,
+        (key, header): (ReaderKey, BatchHeader),
+        (bytes, at, left): (Vec<u8>, usize, u32),
+        reader: &mut SourceReader,
+        delivery: &mut Delivery,
+    ) {
+        let mut records = Records::resume(header, &bytes[at..], left);
         // Only one batch may be partial, so this one is read to its end if another one is partial.
         let may_pause = self.partial.is_none();
         while !(delivery.is_full() && may_pause) {
@@ -325,9 +375,10 @@ impl SourceReaders {
             delivery.bytes += source_record.memory_bytes();
             delivery.records.push(source_record);
         }
-        let (at, records_left) = (decompressed.len() - records.rest().len(), records.left());
-        if records_left > 0 {
-            self.partial = Some(PartialBatch { at, records_left, ..partial });
+        let (at, left) = (bytes.len() - records.rest().len(), records.left());
+        if left > 0 {
+            let records = PartialRecords::Plain { bytes, at, left };
+            self.partial = Some(PartialBatch { reader: key, header, records });
         } else {
             reader.next = reader.next.max(header.end_offset());
         }

@@ -335,12 +335,15 @@ impl ShardService {
             if self.mqtt.call(&mut self.stores, io, |service, io| service.is_bridge_blocked(io)) {
                 break;
             }
-            let outgoing = self.kafka.call(&mut self.stores, io, |service, _| service.take_outgoing());
+            let outgoing = self.kafka.call(&mut self.stores, io, kafka::Shard::take_outgoing);
             let Some(records) = outgoing else { break };
             for record in &records {
                 self.publish_source_record(io, record);
             }
             io.request_turn();
+            if io.is_exhausted() {
+                break;
+            }
         }
         for (token, is_safe) in self.mqtt.service.take_fenced() {
             self.kafka.call(&mut self.stores, io, |service, io| service.end_source_fence(io, token, is_safe));

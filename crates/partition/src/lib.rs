@@ -79,6 +79,6 @@ pub use partition::{
     Accepted, AppendInfo, AppendResult, Isolation, Partition, PartitionSpec, Waiter, Watermarks,
 };
 pub use partitions::{PartitionEvent, Partitions};
-pub use preparation::{Preparation, Prepared, Recompression, RecordsWork};
+pub use preparation::{CHECK_NS_PER_KIB, Preparation, Prepared, Recompression, RecordsWork};
 pub use producers::{IsLast, ProducerLimits};
 pub use records::{DECOMPRESSED_BYTES_MAX, RecordSummary, RecordsCheck};

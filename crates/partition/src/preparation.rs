@@ -20,8 +20,8 @@ const AT_ONCE_NS: u64 = 500_000;
 /// Decompressed bytes of one step: at least, because the codecs work on blocks, and at most.
 const STEP_BYTES_MIN: usize = 16 * 1024;
 const STEP_BYTES_MAX: usize = 256 * 1024;
-/// Decompressing and parsing one KiB, ns.
-const CHECK_NS_PER_KIB: u64 = 1_500;
+/// Decompressing and parsing one KiB of records, ns.
+pub const CHECK_NS_PER_KIB: u64 = 1_500;
 /// How much larger records are assumed to be than they are compressed, to estimate costs.
 const ASSUMED_RATIO: u64 = 4;
 /// Size of the window through which records are copied.

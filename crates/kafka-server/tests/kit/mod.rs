@@ -302,7 +302,8 @@ impl Broker {
 
     /// The next records for other protocols, from any shard.
     pub(crate) fn take_outgoing(&mut self) -> Option<Vec<SourceRecord>> {
-        self.services.iter_mut().find_map(|service| service.shard.take_outgoing())
+        let mut shards = self.services.iter_mut().zip(&mut self.detached);
+        shards.find_map(|(service, detached)| service.shard.take_outgoing(&mut detached.io()))
     }
 
     /// Another protocol of a shard appends records to the first bound topic in one turn. Returns their results.

@@ -76,10 +76,17 @@ const LAYERS: &[Layer] = &[
         pure: Some(&[]),
     },
     Layer {
+        name: "quota",
+        tier: "0 pure",
+        contents: "quotas of users, client ids and addresses: precedence, token buckets",
+        imports: &[],
+        pure: Some(&[]),
+    },
+    Layer {
         name: "security",
         tier: "0 pure",
-        contents: "users, password verifiers, access rules and their evaluation",
-        imports: &["topic"],
+        contents: "users, password verifiers, access rules and their evaluation, quotas, bans",
+        imports: &["quota", "topic"],
         pure: Some(&[
             "argon2",
             "base64",
@@ -166,7 +173,7 @@ const LAYERS: &[Layer] = &[
         name: "mqtt-server",
         tier: "3",
         contents: "MQTT: sessions, routing, delivery, retained messages, shared subscriptions, the session journal",
-        imports: &["topic", "mqtt", "queue-core", "log", "runtime", "sasl", "security"],
+        imports: &["topic", "mqtt", "queue-core", "log", "runtime", "sasl", "security", "quota"],
         pure: None,
     },
     Layer {
@@ -191,6 +198,7 @@ const LAYERS: &[Layer] = &[
             "runtime",
             "sasl",
             "security",
+            "quota",
         ],
         pure: None,
     },
@@ -198,7 +206,7 @@ const LAYERS: &[Layer] = &[
         name: "admin",
         tier: "4",
         contents: "the HTTP API: work queues, bindings, health, metrics",
-        imports: &["detect", "queue-core", "log", "security"],
+        imports: &["detect", "queue-core", "log", "security", "quota"],
         pure: None,
     },
     Layer {

@@ -8,9 +8,10 @@
 //! the log.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::proxy::ProxiedClient;
@@ -125,9 +126,35 @@ pub enum Refusal {
     Address,
     /// The client's address opens connections too fast.
     Rate,
+    /// The client's address has a quota of new connections, and exceeds it.
+    Quota,
+    /// The client's address is banned.
+    Banned,
 }
 
-const REFUSALS: usize = 4;
+const REFUSALS: usize = 6;
+
+/// What others decide about addresses while the process runs: bans, and quotas of single addresses.
+pub trait AddressGate: Send + Sync {
+    /// Whether connections of an address are refused.
+    fn is_banned(&self, address: IpAddr) -> bool;
+
+    /// Maximum number of new connections of an address per second; `None` for no limit.
+    fn rate_max(&self, address: IpAddr) -> Option<u32>;
+
+    /// Notes a connection that was refused because of one or the other.
+    fn refused(&self, refusal: Refusal);
+}
+
+/// The gate, once it is set.
+#[derive(Default)]
+struct Gate(OnceLock<Arc<dyn AddressGate>>);
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gate")
+    }
+}
 
 /// Counts the open connections of a process.
 #[derive(Debug)]
@@ -136,6 +163,9 @@ pub struct Admission {
     open: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize>>,
     rate: Mutex<RateLimit>,
+    gate: Gate,
+    /// New connections of addresses with quotas.
+    quota_rate: Mutex<RateLimit>,
     log: [Mutex<LogThrottle>; REFUSALS],
 }
 
@@ -147,8 +177,33 @@ impl Admission {
             open: AtomicUsize::new(0),
             by_address: Mutex::default(),
             rate: Mutex::default(),
+            gate: Gate::default(),
+            quota_rate: Mutex::default(),
             log: std::array::from_fn(|_| Mutex::default()),
         })
+    }
+
+    /// Sets the gate, once and before connections are accepted.
+    pub fn set_gate(&self, gate: Arc<dyn AddressGate>) {
+        let is_first = self.gate.0.set(gate).is_ok();
+        debug_assert!(is_first, "set once");
+    }
+
+    /// Asks the gate about a new connection of `peer`.
+    fn pass_gate(&self, peer: IpAddr) -> Result<(), Refusal> {
+        let Some(gate) = self.gate.0.get() else { return Ok(()) };
+        let address = peer.to_canonical();
+        let refusal = if gate.is_banned(address) {
+            Some(Refusal::Banned)
+        } else {
+            gate.rate_max(address).and_then(|rate_max| {
+                let mut rate = self.quota_rate.lock().unwrap_or_else(PoisonError::into_inner);
+                (!rate.allow(address, rate_max, Instant::now())).then_some(Refusal::Quota)
+            })
+        };
+        let Some(refusal) = refusal else { return Ok(()) };
+        gate.refused(refusal);
+        Err(refusal)
     }
 
     /// Counts a connection of `peer`, unless a limit is reached. A peer without an address, such as that of a Unix
@@ -210,6 +265,7 @@ impl Admission {
     }
 
     fn count_address(self: &Arc<Self>, peer: IpAddr) -> Result<AddressPermit, Refusal> {
+        self.pass_gate(peer)?;
         let address = client_address(peer);
         let rate_max = self.limits.per_address_rate_max;
         if rate_max > 0 {
@@ -259,6 +315,12 @@ impl Admission {
             ),
             Refusal::Rate => log::warn!(
                 "{name}: {count} connections closed at once, the last from {peer}: {per_address_rate_max} per address and second are the limit of {per_address_rate_key}"
+            ),
+            Refusal::Quota => log::warn!(
+                "{name}: {count} connections closed at once, the last from {peer}: the quota connection_creation_rate of its address is exceeded (mainstem quota)"
+            ),
+            Refusal::Banned => log::info!(
+                "{name}: {count} connections closed at once, the last from {peer}: its address is banned (mainstem ban)"
             ),
         }
     }
@@ -454,6 +516,36 @@ mod tests {
         let results = [0, 1, 2].map(|_| admission.admit(&quota, Some(ip("192.0.2.1"))).err());
         assert_eq!(results, [None, None, Some(Refusal::Rate)]);
         admission.admit(&quota, Some(ip("192.0.2.2"))).unwrap();
+        assert_eq!(quota.open.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_gate_refuses_addresses_and_limits_how_fast_they_connect() {
+        #[derive(Default)]
+        struct Bans(Mutex<Vec<Refusal>>);
+
+        impl AddressGate for Bans {
+            fn is_banned(&self, address: IpAddr) -> bool {
+                address == ip("192.0.2.9")
+            }
+
+            fn rate_max(&self, address: IpAddr) -> Option<u32> {
+                (address == ip("192.0.2.1")).then_some(1)
+            }
+
+            fn refused(&self, refusal: Refusal) {
+                self.0.lock().unwrap().push(refusal);
+            }
+        }
+
+        let (admission, gate) = (admission(9, 0), Arc::new(Bans::default()));
+        admission.set_gate(Arc::clone(&gate) as Arc<dyn AddressGate>);
+        let quota = ListenerQuota::new("a", 9, "a.max");
+        let admit = |peer| admission.admit(&quota, Some(ip(peer))).err();
+        assert_eq!(admit("::ffff:192.0.2.9"), Some(Refusal::Banned));
+        assert_eq!([admit("192.0.2.1"), admit("192.0.2.1")], [None, Some(Refusal::Quota)]);
+        assert_eq!([admit("192.0.2.2"), admit("192.0.2.2")], [None, None]);
+        assert_eq!(*gate.0.lock().unwrap(), [Refusal::Banned, Refusal::Quota]);
         assert_eq!(quota.open.load(Ordering::Relaxed), 0);
     }
 

@@ -31,6 +31,8 @@ pub struct Detached<M> {
     work: Work,
     /// Held connections in the order in which their input is offered again.
     held: VecDeque<ConnId>,
+    /// Connections that are held until a time, ms.
+    paused: Vec<(u64, ConnId)>,
     /// Connections whose congested output has drained.
     drained: Vec<ConnId>,
     /// Connections whose peers have ended their layer's stream.
@@ -79,6 +81,7 @@ impl<M> Io<'_, M> {
                 random: seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
                 work: Work::default(),
                 held: VecDeque::new(),
+                paused: Vec::new(),
                 drained: Vec::new(),
                 ended: Vec::new(),
                 stalled: Vec::new(),
@@ -261,7 +264,11 @@ impl<M: Send + 'static> Detached<M> {
             link.input.keep_rest(rest);
             if received.hold {
                 link.input.hold();
-                self.held.push_back(conn);
+                if received.pause_ms > 0 {
+                    self.paused.push((self.clock.now_ms + u64::from(received.pause_ms), conn));
+                } else {
+                    self.held.push_back(conn);
+                }
             }
             self.links.count_memory(conn.slot);
         }
@@ -446,6 +453,8 @@ impl<M: Send + 'static> Detached<M> {
         debug_assert!(clock.now_ms >= self.clock.now_ms, "time must not go back");
         self.clock = clock;
         self.links.take_turn_request();
+        let ended = self.paused.extract_if(.., |(until_ms, _)| *until_ms <= clock.now_ms);
+        self.held.extend(ended.map(|(_, conn)| conn));
         self.work.begin_turn();
         self.memory.begin_turn(clock.now_ms);
         service.turn_begins(&mut self.io());

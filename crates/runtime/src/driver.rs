@@ -297,6 +297,7 @@ impl<S: Service> Driver<S> {
 
     /// Handles drained outputs and input: sockets that are ready, new connections, handshakes.
     fn take_input(&mut self, events: &Events) {
+        self.held.end_pauses(self.core.clock.now_ms);
         self.core.work.begin_reads(!self.held.is_empty());
         while !self.core.work.is_phase_over()
             && let Some(conn) = self.drained.pop_front()
@@ -365,7 +366,8 @@ impl<S: Service> Driver<S> {
         if let Some(until_ms) = self.lingering.next_ms() {
             at_most(until_ms.saturating_sub(now_ms));
         }
-        for until_ms in [self.proxied.next_ms(), self.handshakes.next_ms()].into_iter().flatten() {
+        let times = [self.proxied.next_ms(), self.handshakes.next_ms(), self.held.next_pause_ms()];
+        for until_ms in times.into_iter().flatten() {
             at_most(until_ms.saturating_sub(now_ms));
         }
         if let Some(drain_ms) = self.drain.poll_ms(now_ms, RETRY_MS) {

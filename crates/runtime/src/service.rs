@@ -53,4 +53,7 @@ pub struct Received {
     /// Whether to hold the input of this connection, although complete packets may be pending. The driver retains the
     /// unconsumed input, stops reading, and offers the input again while [`Service::takes_held`] returns `true`.
     pub hold: bool,
+    /// How long to hold the input at least, ms, if nothing can change before: the driver need not offer it again and
+    /// again. 0 to offer it as soon as possible.
+    pub pause_ms: u32,
 }

@@ -4,6 +4,8 @@
 //! the time there is none, and an idle connection then owns no memory. A held connection is not read, so its peer is
 //! slowed down by TCP; the service is offered its input again in the turns in which it takes held input.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::{self, Read};
 use std::net::IpAddr;
 
@@ -26,6 +28,8 @@ const HELD_RETRY_MS_MAX: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Held {
     queue: FairQueue<ConnId>,
+    /// Connections that are held at least until a time, ms: slot, generation, and address of the client.
+    paused: BinaryHeap<Reverse<(u64, u32, u32, Option<IpAddr>)>>,
     /// No connection made progress when last offered its input; an immediate retry would waste CPU.
     blocked: bool,
     /// Delay of the next retry, ms; grows exponentially.
@@ -34,7 +38,7 @@ pub(super) struct Held {
 
 impl Default for Held {
     fn default() -> Self {
-        Self { queue: FairQueue::default(), blocked: false, retry_ms: 1 }
+        Self { queue: FairQueue::default(), paused: BinaryHeap::new(), blocked: false, retry_ms: 1 }
     }
 }
 
@@ -54,6 +58,31 @@ impl Held {
 
     fn add(&mut self, conn: ConnId, address: Option<IpAddr>) {
         self.queue.push(address, conn);
+    }
+
+    /// Adds a connection in `pause_ms`.
+    fn add_after(&mut self, conn: ConnId, address: Option<IpAddr>, pause_ms: u32, now_ms: u64) {
+        if pause_ms == 0 {
+            self.add(conn, address);
+        } else {
+            let until_ms = now_ms + u64::from(pause_ms);
+            self.paused.push(Reverse((until_ms, conn.slot, conn.generation, address)));
+        }
+    }
+
+    /// Adds the connections whose pause is over.
+    pub(super) fn end_pauses(&mut self, now_ms: u64) {
+        while let Some(Reverse((until_ms, slot, generation, address))) = self.paused.peek().copied()
+            && until_ms <= now_ms
+        {
+            self.paused.pop();
+            self.add(ConnId { slot, generation }, address);
+        }
+    }
+
+    /// When the next pause is over, ms.
+    pub(super) fn next_pause_ms(&self) -> Option<u64> {
+        self.paused.peek().map(|Reverse((until_ms, ..))| *until_ms)
     }
 
     fn set_blocked(&mut self, blocked: bool) {
@@ -191,7 +220,8 @@ impl<S: Service> Driver<S> {
             link.input.keep_rest(rest);
             if received.hold {
                 link.input.hold();
-                self.held.add(conn, link.client_address());
+                let now_ms = self.core.clock.now_ms;
+                self.held.add_after(conn, link.client_address(), received.pause_ms, now_ms);
             }
             self.core.links.count_memory(conn.slot);
         }
@@ -219,7 +249,8 @@ impl<S: Service> Driver<S> {
             link.input.set(input);
             if received.hold {
                 link.input.hold();
-                self.held.add(conn, link.client_address());
+                let now_ms = self.core.clock.now_ms;
+                self.held.add_after(conn, link.client_address(), received.pause_ms, now_ms);
             }
             self.core.links.count_memory(conn.slot);
         }

@@ -148,7 +148,7 @@ impl Service for Commands {
             }
             consumed += len + 1;
         }
-        Received { consumed, next_len: 0, hold: self.waiting == Some(conn) }
+        Received { consumed, hold: self.waiting == Some(conn), ..Received::default() }
     }
 
     fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+/// Longest name in the audit log, bytes.
+const AUDITED_BYTES_MAX: usize = 255;
 /// Lines that wait for the disk.
 const WAITING_MAX: usize = 8192;
 /// Refusals per interval that are written; the others are counted in the next line.
@@ -131,4 +133,9 @@ fn write_lines(file: &File, name: &str, lines: &Receiver<String>) {
             Err(_) => {}
         }
     }
+}
+
+/// The beginning of a text that a stranger may have chosen.
+pub(crate) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(AUDITED_BYTES_MAX)]
 }

@@ -1,7 +1,10 @@
 //! Lines of the audit log about changes: who, from where, and the object before and after, without secrets.
 
-use mainstem_security::{Actor, Change, Rule, RuleId, SecurityState, User};
+use mainstem_quota::{Entity, Quotas};
+use mainstem_security::{Actor, Ban, BanSubject, Change, Rule, RuleId, SecurityState, User};
 use serde_json::{Map, Value};
+
+use crate::audit::cut;
 
 type Fields = Map<String, Value>;
 
@@ -44,7 +47,40 @@ pub(crate) fn security_changed(by: &Actor, state: &SecurityState, change: &Chang
         }
         Change::PutRule(id, put) => changed(by, "put-rule", id.0.into(), (known_rule(*id), Some(rule(put)))),
         Change::DeleteRule(id) => changed(by, "delete-rule", id.0.into(), (known_rule(*id), None)),
+        Change::PutQuotas(entity, quotas) => {
+            let states = (known_quotas(state, entity), Some(shown_quotas(quotas)));
+            changed(by, "put-quotas", entity.to_string().into(), states)
+        }
+        Change::DeleteQuotas(entity) => {
+            changed(by, "delete-quotas", entity.to_string().into(), (known_quotas(state, entity), None))
+        }
+        Change::PutBan(subject, ban) => {
+            let states = (known_ban(state, subject), Some(shown_ban(ban)));
+            changed(by, "put-ban", cut(&subject.to_string()).into(), states)
+        }
+        Change::DeleteBan(subject) => {
+            changed(by, "delete-ban", cut(&subject.to_string()).into(), (known_ban(state, subject), None))
+        }
     }
+}
+
+fn known_quotas(state: &SecurityState, entity: &Entity) -> Option<Fields> {
+    state.quotas().get(entity).map(shown_quotas)
+}
+
+fn shown_quotas(quotas: &Quotas) -> Fields {
+    quotas.iter().map(|(key, value)| (key.name().to_owned(), value.into())).collect()
+}
+
+fn known_ban(state: &SecurityState, subject: &BanSubject) -> Option<Fields> {
+    state.bans().get(subject).map(|known| shown_ban(known))
+}
+
+fn shown_ban(ban: &Ban) -> Fields {
+    Map::from_iter([
+        ("reason".to_owned(), (*ban.reason).into()),
+        ("until_ms".to_owned(), ban.until_ms.into()),
+    ])
 }
 
 /// A user without its verifiers.

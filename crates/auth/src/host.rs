@@ -20,7 +20,7 @@ use mainstem_security::{
 };
 use serde_json::Map;
 
-use crate::audit::Audit;
+use crate::audit::{Audit, cut};
 use crate::certificate::{Names, WithPassword};
 use crate::changes::{changed, security_changed};
 use crate::failures::Failures;
@@ -36,8 +36,6 @@ const LOG: &str = "security";
 const ACCEPTED: &str = "log-in";
 /// Event of the audit log: a log-in that was refused.
 const FAILED: &str = "log-in-failed";
-/// Longest name in the audit log, bytes.
-const AUDITED_BYTES_MAX: usize = 255;
 /// Edits that wait for the thread.
 const EDITS_MAX: usize = 64;
 
@@ -423,11 +421,6 @@ impl LogIns {
         };
         if event == ACCEPTED { audit.add(event, fields()) } else { audit.add_sampled(event, fields) }
     }
-}
-
-/// The beginning of a text that a stranger may have chosen.
-fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(AUDITED_BYTES_MAX)]
 }
 
 /// Of a token, the user is not known before it is verified.

@@ -3,10 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mainstem_quota::{Entity, QuotaKey, Quotas};
+
 use crate::authenticator::ChangeError;
+use crate::ban::{Ban, BanSubject};
+use crate::error::SecurityError;
 use crate::rule::{Rule, RuleId};
 use crate::state::{Change, SecurityState};
 use crate::user::User;
+
+/// Most expired bans that are deleted with one change.
+const EXPIRED_MAX: usize = 1000;
 
 fn named(name: &str) -> String {
     format!("user {name:?}")
@@ -74,6 +81,45 @@ pub fn add_rules(
 pub fn delete_rule(state: &SecurityState, id: RuleId) -> Result<Vec<Change>, ChangeError> {
     state.rule(id).ok_or_else(|| ChangeError::NotFound(format!("rule {}", id.0)))?;
     Ok(vec![Change::DeleteRule(id)])
+}
+
+/// Sets and removes quotas of an entity; those of other kinds stay.
+///
+/// # Errors
+/// The entity cannot have such a quota, or a value is invalid.
+pub fn alter_quotas(
+    state: &SecurityState,
+    entity: Entity,
+    ops: &[(QuotaKey, Option<f64>)],
+) -> Result<Change, SecurityError> {
+    let mut quotas = state.quotas().get(&entity).cloned().unwrap_or_else(Quotas::default);
+    for (key, value) in ops {
+        quotas.set(*key, *value);
+    }
+    if quotas.is_empty() {
+        return Ok(Change::DeleteQuotas(entity));
+    }
+    let change = Change::PutQuotas(entity, quotas);
+    state.check(&change)?;
+    Ok(change)
+}
+
+/// Adds a ban, and deletes those that have expired, so that they do not pile up.
+pub fn add_ban(state: &SecurityState, subject: BanSubject, ban: Ban) -> Vec<Change> {
+    let mut expired = state.bans().expired(ban.since_ms);
+    expired.remove(&subject);
+    let mut changes: Vec<Change> = expired.into_iter().take(EXPIRED_MAX).map(Change::DeleteBan).collect();
+    changes.push(Change::PutBan(subject, Arc::new(ban)));
+    changes
+}
+
+/// Deletes a ban.
+///
+/// # Errors
+/// It does not exist.
+pub fn delete_ban(state: &SecurityState, subject: BanSubject) -> Result<Vec<Change>, ChangeError> {
+    state.bans().get(&subject).ok_or_else(|| ChangeError::NotFound(format!("a ban of {subject}")))?;
+    Ok(vec![Change::DeleteBan(subject)])
 }
 
 #[cfg(test)]

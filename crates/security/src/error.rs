@@ -16,6 +16,10 @@ pub enum SecurityError {
     Scram(&'static str),
     /// A rule.
     Rule(String),
+    /// A quota.
+    Quota(String),
+    /// A ban.
+    Ban(&'static str),
     /// A record of the security log.
     Record(String),
     /// A line of a password file, from 1 on.
@@ -36,10 +40,10 @@ impl fmt::Display for SecurityError {
             Self::Password(what) => write!(f, "the password {what}"),
             Self::PasswordHash(what) => write!(f, "the password hash {what}"),
             Self::Scram(what) => write!(f, "keys of SCRAM: {what}"),
-            Self::Rule(what) => write!(f, "{what}"),
+            Self::Rule(what) | Self::Quota(what) => write!(f, "{what}"),
             Self::Record(what) => write!(f, "a record of the security log cannot be read: {what}"),
             Self::PasswordFile { line, error } => write!(f, "line {line}: {error}"),
-            Self::Limit(what) => write!(f, "{what}"),
+            Self::Ban(what) | Self::Limit(what) => write!(f, "{what}"),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Users and rules: who is a client, and what may it do. MQTT, Kafka and HTTP translate to this one model.
+//! Users, rules, quotas and bans: who is a client, and what may it do. MQTT, Kafka and HTTP translate to this model.
 //!
 //! # What this crate must never know
 //! Protocols, connections, files, logs, threads, clocks. Randomness is a parameter. [`Published`] has a lock, which
 //! readers take after a change only.
 //!
 //! # Entry points
-//! - [`SecurityState`]: users and rules. [`SecurityState::apply`] takes a [`Change`], which [`encode`] and [`decode`]
+//! - [`SecurityState`]: users, rules, quotas and bans. [`SecurityState::apply`] takes a [`Change`], which [`encode`] and [`decode`]
 //!   turn into a record and back. [`Published`] shows the newest state to all threads.
 //! - [`Grants::compile`]: the rules of one connection. [`Grants::allows`] and [`Grants::subscribe`] are the checks.
 //! - [`SecurityState::explain`]: the same decision with its reason, rule by rule.
@@ -29,6 +29,7 @@
 //! | `rule.rs` | rules, principals, and where connections come from |
 //! | `network.rs` | networks in CIDR notation |
 //! | `filter.rs` | whether topic filters cover each other or intersect |
+//! | `ban.rs` | bans of users, client ids and networks |
 //! | `state.rs` | the state machine of users and rules |
 //! | `explain.rs` | decisions with their reasons |
 //! | `grants.rs` | the compiled rules of a connection |
@@ -39,6 +40,7 @@
 //! | `error.rs` | errors |
 
 mod authenticator;
+mod ban;
 mod edit;
 mod error;
 mod explain;
@@ -61,7 +63,10 @@ pub use authenticator::{
     Actor, AdminChange, Attempt, Authenticator, ChangeError, ChangedSettings, Denial, Edit, LogIn,
     LogInResult, Reply, SecurityAdmin, SecurityHost,
 };
-pub use edit::{add_rules, change_user, create_user, delete_rule, delete_user};
+pub use ban::{Ban, BanSubject, Bans, MAX_BANS, MAX_REASON_BYTES};
+pub use edit::{
+    add_ban, add_rules, alter_quotas, change_user, create_user, delete_ban, delete_rule, delete_user,
+};
 pub use error::SecurityError;
 pub use explain::{Explanation, Reason};
 pub use filter::{covers, intersects};

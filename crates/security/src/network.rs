@@ -31,6 +31,20 @@ impl Network {
         }
     }
 
+    /// The network of the leading bits of an address.
+    pub(crate) fn of_prefix(address: IpAddr, bits: u8) -> Self {
+        let address = match address {
+            IpAddr::V4(address) => Ipv4Addr::from(masked_v4(address, bits.min(32))).into(),
+            IpAddr::V6(address) => Ipv6Addr::from(masked_v6(address, bits.min(128))).into(),
+        };
+        Self { address, bits }
+    }
+
+    /// Whether it is of IPv6, and the number of bits that count.
+    pub(crate) fn prefix(&self) -> (bool, u8) {
+        (self.address.is_ipv6(), self.bits)
+    }
+
     /// The only address in it; `None` if there are more.
     pub fn single_address(&self) -> Option<IpAddr> {
         (*self == Self::of_address(self.address)).then_some(self.address)

@@ -1,7 +1,9 @@
-//! The newest state, as all threads see it.
+//! The newest state, as all threads see it, and the token buckets that clients share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+
+use mainstem_quota::{Buckets, ClientQuotas, QuotaKey};
 
 use crate::state::{Anonymous, SecurityState, Settings};
 
@@ -10,18 +12,54 @@ use crate::state::{Anonymous, SecurityState, Settings};
 pub struct Published {
     epoch: AtomicU64,
     state: RwLock<Arc<SecurityState>>,
+    buckets: Buckets,
+    /// Connections and requests of banned clients that were refused.
+    bans_refused: AtomicU64,
 }
 
 impl Published {
     /// Publishes a first state.
     pub fn new(state: SecurityState) -> Self {
-        Self { epoch: AtomicU64::new(state.epoch()), state: RwLock::new(Arc::new(state)) }
+        Self {
+            epoch: AtomicU64::new(state.epoch()),
+            state: RwLock::new(Arc::new(state)),
+            buckets: Buckets::default(),
+            bans_refused: AtomicU64::new(0),
+        }
     }
 
     /// The epoch of the newest state.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The token buckets of quotas.
+    pub fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    /// A banned client is refused.
+    pub fn note_ban_refused(&self) {
+        self.bans_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many connections and requests of banned clients were refused.
+    pub fn bans_refused(&self) -> u64 {
+        self.bans_refused.load(Ordering::Relaxed)
+    }
+
+    /// The buckets of a client for quotas of these kinds; `None` if it has none. Clients without a user have none as
+    /// user name.
+    pub fn client_quotas(
+        &self,
+        state: &SecurityState,
+        (user, client_id): (Option<&str>, &str),
+        keys: &[QuotaKey],
+        now_ms: u64,
+    ) -> Option<Arc<ClientQuotas>> {
+        let user = user.unwrap_or(mainstem_quota::ANONYMOUS);
+        self.buckets.resolve(state.quotas(), (user, client_id), keys, now_ms)
     }
 
     /// The newest state.

@@ -1,11 +1,15 @@
 //! Changes as keyed records of the security log (docs/formats/security.md).
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use mainstem_quota::{Entity, Name, QuotaKey, Quotas};
 use serde::{Deserialize, Serialize};
 
+use crate::ban::{Ban, BanSubject};
 use crate::error::SecurityError;
 use crate::password::PasswordHash;
 use crate::rule::{Pattern, Resource, Rule, RuleId};
@@ -17,6 +21,10 @@ const USER: &str = "user/";
 const RULE: &str = "rule/";
 /// Key of the highest identifier that a deleted rule has had.
 const LAST_RULE: &str = "last-rule";
+const QUOTA: &str = "quota/";
+const BAN_USER: &str = "ban/user/";
+const BAN_CLIENT_ID: &str = "ban/client-id/";
+const BAN_NETWORK: &str = "ban/network/";
 const VERSION: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -67,6 +75,45 @@ struct LastRuleRecord {
     id: u64,
 }
 
+/// The entity of quotas, in the key of their record. A part that is null is the default.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::option_option, reason = "a part may be absent, or null")]
+struct EntityRecord {
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    user: Option<Option<String>>,
+    #[serde(
+        default,
+        rename = "client-id",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
+    client_id: Option<Option<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    ip: Option<Option<IpAddr>>,
+}
+
+/// A field that is there, perhaps null.
+fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+#[derive(Serialize, Deserialize)]
+struct QuotaRecord {
+    v: u8,
+    quotas: BTreeMap<String, f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BanRecord {
+    v: u8,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    reason: String,
+    since_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_ms: Option<u64>,
+}
+
 /// Encodes a change as the key and the value of a record; without a value it is a tombstone.
 pub fn encode(change: &Change) -> (Vec<u8>, Option<Vec<u8>>) {
     match change {
@@ -74,6 +121,10 @@ pub fn encode(change: &Change) -> (Vec<u8>, Option<Vec<u8>>) {
         Change::DeleteUser(name) => (user_key(name), None),
         Change::PutRule(id, rule) => (rule_key(*id), Some(encode_rule(rule))),
         Change::DeleteRule(id) => (rule_key(*id), None),
+        Change::PutQuotas(entity, quotas) => (quota_key(entity), Some(encode_quotas(quotas))),
+        Change::DeleteQuotas(entity) => (quota_key(entity), None),
+        Change::PutBan(subject, ban) => (ban_key(subject), Some(encode_ban(ban))),
+        Change::DeleteBan(subject) => (ban_key(subject), None),
     }
 }
 
@@ -116,6 +167,19 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Change, SecurityError>
         return Ok(match value {
             Some(value) => Change::PutUser(Arc::new(decode_user(name, value)?)),
             None => Change::DeleteUser(name.into()),
+        });
+    }
+    if let Some(entity) = key.strip_prefix(QUOTA) {
+        let entity = decode_entity(entity)?;
+        return Ok(match value {
+            Some(value) => Change::PutQuotas(entity.clone(), decode_quotas(&entity, value)?),
+            None => Change::DeleteQuotas(entity),
+        });
+    }
+    if let Some(subject) = decode_subject(key)? {
+        return Ok(match value {
+            Some(value) => Change::PutBan(subject.clone(), Arc::new(decode_ban(&subject, value)?)),
+            None => Change::DeleteBan(subject),
         });
     }
     let id = key.strip_prefix(RULE).and_then(|id| id.parse().ok());
@@ -228,6 +292,77 @@ fn decode_rule(value: &[u8]) -> Result<Rule, SecurityError> {
     Ok(rule)
 }
 
+fn quota_key(entity: &Entity) -> Vec<u8> {
+    let part = |name: &Name| name.exact().map(ToString::to_string);
+    let record = EntityRecord {
+        user: entity.user().map(part),
+        client_id: entity.client_id().map(part),
+        ip: entity.address(),
+    };
+    format!("{QUOTA}{}", serde_json::to_string(&record).expect("plain data")).into_bytes()
+}
+
+fn decode_entity(text: &str) -> Result<Entity, SecurityError> {
+    let record: EntityRecord =
+        serde_json::from_str(text).map_err(|error| invalid("a quota entity", error))?;
+    let part = |name: Option<Option<String>>| name.map(|name| Name::from_option(name.as_deref()));
+    let entity = Entity::from_parts(part(record.user), part(record.client_id), record.ip);
+    entity.map_err(|error| invalid("a quota entity", error))
+}
+
+fn encode_quotas(quotas: &Quotas) -> Vec<u8> {
+    let quotas = quotas.iter().map(|(key, value)| (key.name().to_owned(), value)).collect();
+    serde_json::to_vec(&QuotaRecord { v: VERSION, quotas }).expect("plain data")
+}
+
+fn decode_quotas(entity: &Entity, value: &[u8]) -> Result<Quotas, SecurityError> {
+    let record: QuotaRecord = serde_json::from_slice(value).map_err(|error| invalid("quotas", error))?;
+    check_version(record.v)?;
+    let mut quotas = Quotas::default();
+    for (name, value) in record.quotas {
+        let key: QuotaKey = name.parse().map_err(|error| invalid("quotas", error))?;
+        quotas.set(key, Some(value));
+    }
+    quotas.check(entity).map_err(|error| invalid("quotas", error))?;
+    Ok(quotas)
+}
+
+fn ban_key(subject: &BanSubject) -> Vec<u8> {
+    let key = match subject {
+        BanSubject::User(name) => format!("{BAN_USER}{name}"),
+        BanSubject::ClientId(name) => format!("{BAN_CLIENT_ID}{name}"),
+        BanSubject::Network(network) => format!("{BAN_NETWORK}{network}"),
+    };
+    key.into_bytes()
+}
+
+/// The subject of a ban; `None` if the key is of something else.
+fn decode_subject(key: &str) -> Result<Option<BanSubject>, SecurityError> {
+    if let Some(name) = key.strip_prefix(BAN_USER) {
+        return Ok(Some(BanSubject::User(name.into())));
+    }
+    if let Some(name) = key.strip_prefix(BAN_CLIENT_ID) {
+        return Ok(Some(BanSubject::ClientId(name.into())));
+    }
+    let network = key.strip_prefix(BAN_NETWORK).map(str::parse).transpose()?;
+    Ok(network.map(BanSubject::Network))
+}
+
+fn encode_ban(ban: &Ban) -> Vec<u8> {
+    let Ban { reason, since_ms, until_ms } = ban;
+    let record =
+        BanRecord { v: VERSION, reason: reason.to_string(), since_ms: *since_ms, until_ms: *until_ms };
+    serde_json::to_vec(&record).expect("plain data")
+}
+
+fn decode_ban(subject: &BanSubject, value: &[u8]) -> Result<Ban, SecurityError> {
+    let record: BanRecord = serde_json::from_slice(value).map_err(|error| invalid("a ban", error))?;
+    check_version(record.v)?;
+    let ban = Ban { reason: record.reason.into(), since_ms: record.since_ms, until_ms: record.until_ms };
+    ban.check(subject)?;
+    Ok(ban)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,7 +405,30 @@ mod tests {
             ),
             Change::PutRule(RuleId(4), Arc::new(conditional)),
             Change::DeleteRule(RuleId(5)),
+            Change::PutQuotas(
+                Entity::UserClientId(Name::Exact("al \"ice".into()), Name::Default),
+                quotas(&[(QuotaKey::ProducerByteRate, 1_048_576.0), (QuotaKey::PublishRate, 0.5)]),
+            ),
+            Change::PutQuotas(Entity::User(Name::Default), quotas(&[(QuotaKey::RequestPercentage, 12.5)])),
+            Change::PutQuotas(Entity::Address(None), quotas(&[(QuotaKey::ConnectionCreationRate, 10.0)])),
+            Change::DeleteQuotas(Entity::Address(Some("192.0.2.1".parse().unwrap()))),
+            Change::DeleteQuotas(Entity::ClientId(Name::Exact("app".into()))),
+            ban(BanSubject::User("eve".into()), "guesses passwords", Some(2_000)),
+            ban(BanSubject::ClientId("a/b c".into()), "", None),
+            Change::DeleteBan(BanSubject::Network("192.0.2.0/24".parse().unwrap())),
         ]
+    }
+
+    fn quotas(values: &[(QuotaKey, f64)]) -> Quotas {
+        let mut quotas = Quotas::default();
+        for (key, value) in values {
+            quotas.set(*key, Some(*value));
+        }
+        quotas
+    }
+
+    fn ban(subject: BanSubject, reason: &str, until_ms: Option<u64>) -> Change {
+        Change::PutBan(subject, Arc::new(Ban { reason: reason.into(), since_ms: 1_000, until_ms }))
     }
 
     fn lines(changes: &[Change]) -> String {
@@ -330,6 +488,15 @@ mod tests {
             ),
             ("rule/1", r#"{"v":1,"effect":"allow","subject":"*","action":"fly","pattern":"any"}"#),
             ("other", "{}"),
+            ("quota/{}", r#"{"v":1,"quotas":{"publish_rate":1.0}}"#),
+            (r#"quota/{"user":"a","ip":null}"#, r#"{"v":1,"quotas":{"publish_rate":1.0}}"#),
+            (r#"quota/{"user":"a","role":"b"}"#, r#"{"v":1,"quotas":{"publish_rate":1.0}}"#),
+            (r#"quota/{"user":"a"}"#, r#"{"v":1,"quotas":{"publish_rate":-1.0}}"#),
+            (r#"quota/{"user":"a"}"#, r#"{"v":1,"quotas":{"flying_rate":1.0}}"#),
+            (r#"quota/{"user":"a"}"#, r#"{"v":1,"quotas":{"connection_creation_rate":1.0}}"#),
+            ("ban/network/x", r#"{"v":1,"since_ms":1}"#),
+            ("ban/user/", r#"{"v":1,"since_ms":1}"#),
+            ("ban/user/eve", r#"{"v":1}"#),
         ] {
             assert!(decode(key.as_bytes(), Some(value.as_bytes())).is_err(), "{key} {value}");
         }

@@ -1,9 +1,12 @@
-//! The state machine of users and rules: changes go in, snapshots come out.
+//! The state machine of users, rules, quotas and bans: changes go in, snapshots come out.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use mainstem_quota::{Entity, MAX_QUOTAS, QuotaTable, Quotas};
+
+use crate::ban::{Ban, BanSubject, Bans, MAX_BANS};
 use crate::error::SecurityError;
 use crate::identity::{Principal, Proof};
 use crate::rule::{Origin, Rule, RuleId, Subject};
@@ -41,7 +44,7 @@ pub struct Settings {
     pub has_other_users: bool,
 }
 
-/// A change of users or rules. Applying one twice has the effect of applying it once.
+/// A change of users, rules, quotas or bans. Applying one twice has the effect of applying it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Adds a user, or replaces the one with its name.
@@ -52,9 +55,17 @@ pub enum Change {
     PutRule(RuleId, Arc<Rule>),
     /// Deletes a rule.
     DeleteRule(RuleId),
+    /// Sets the quotas of an entity, in place of those that it has.
+    PutQuotas(Entity, Quotas),
+    /// Deletes the quotas of an entity.
+    DeleteQuotas(Entity),
+    /// Adds a ban, or replaces the one of its subject.
+    PutBan(BanSubject, Arc<Ban>),
+    /// Deletes a ban.
+    DeleteBan(BanSubject),
 }
 
-/// All users and rules at one time.
+/// All users, rules, quotas and bans at one time.
 #[derive(Clone, Debug, Default)]
 pub struct SecurityState {
     epoch: u64,
@@ -69,6 +80,8 @@ pub struct SecurityState {
     last_rule: u64,
     /// The forms of the users' keys.
     scram_shapes: ScramShapes,
+    quotas: Arc<QuotaTable>,
+    bans: Arc<Bans>,
 }
 
 impl SecurityState {
@@ -105,7 +118,22 @@ impl SecurityState {
                     return Err(SecurityError::Limit("there are 100000 rules, which is the limit"));
                 }
             }
-            Change::DeleteUser(_) | Change::DeleteRule(_) => {}
+            Change::PutQuotas(entity, quotas) => {
+                quotas.check(entity).map_err(SecurityError::Quota)?;
+                if self.quotas.len() >= MAX_QUOTAS && self.quotas.get(entity).is_none() {
+                    return Err(SecurityError::Limit("100000 entities have quotas, which is the limit"));
+                }
+            }
+            Change::PutBan(subject, ban) => {
+                ban.check(subject)?;
+                if self.bans.len() >= MAX_BANS && self.bans.get(subject).is_none() {
+                    return Err(SecurityError::Limit("there are 100000 bans, which is the limit"));
+                }
+            }
+            Change::DeleteUser(_)
+            | Change::DeleteRule(_)
+            | Change::DeleteQuotas(_)
+            | Change::DeleteBan(_) => {}
         }
         Ok(())
     }
@@ -142,6 +170,10 @@ impl SecurityState {
                 self.note_rule_id(*id);
                 self.remove_rule(*id)
             }
+            Change::PutQuotas(entity, quotas) => Arc::make_mut(&mut self.quotas).put(entity, Some(quotas)),
+            Change::DeleteQuotas(entity) => Arc::make_mut(&mut self.quotas).put(entity, None),
+            Change::PutBan(subject, ban) => Arc::make_mut(&mut self.bans).put(subject, ban),
+            Change::DeleteBan(subject) => Arc::make_mut(&mut self.bans).remove(subject),
         };
         self.epoch += u64::from(has_changed);
         has_changed
@@ -271,6 +303,16 @@ impl SecurityState {
     /// mean another one.
     pub fn next_rule_id(&self) -> RuleId {
         RuleId(self.last_rule + 1)
+    }
+
+    /// The quotas.
+    pub fn quotas(&self) -> &QuotaTable {
+        &self.quotas
+    }
+
+    /// The bans.
+    pub fn bans(&self) -> &Bans {
+        &self.bans
     }
 
     /// Whether a principal may do everything by the settings.

@@ -166,7 +166,7 @@ const LAYERS: &[Layer] = &[
         name: "auth",
         tier: "3",
         contents: "users and rules at run time: their log, log-ins, the audit log",
-        imports: &["security", "partition", "log"],
+        imports: &["security", "quota", "partition", "log"],
         pure: None,
     },
     Layer {

@@ -27,7 +27,7 @@ impl Shard {
             self.refuse(io, id, what);
             return false;
         }
-        match self.compiled_grants(id) {
+        match self.compiled_grants(id, io.clock.unix_ms) {
             Ok(grants) => {
                 if let Some(conn) = self.conns.get_mut(id) {
                     conn.grants = grants;
@@ -88,7 +88,7 @@ impl Shard {
         true
     }
 
-    fn compiled_grants(&mut self, id: ConnId) -> Result<ConnGrants, &'static str> {
+    fn compiled_grants(&mut self, id: ConnId, unix_ms: u64) -> Result<ConnGrants, &'static str> {
         let shared = Arc::clone(self.env.shared());
         let Some(security) = shared.security() else {
             return Ok(ConnGrants { epoch: Some(shared.security_epoch()), sender: None });
@@ -105,6 +105,9 @@ impl Shard {
                     "clients without a user are not served (security.allow_anonymous, kafka.sasl)"
                 }
             });
+        }
+        if state.bans().find(principal.user().map(|user| &**user), None, conn.peer, unix_ms).is_some() {
+            return Err("its user or address is banned");
         }
         let listener = shared.listener_name(conn.listener).map(Arc::clone);
         let address = conn.peer;

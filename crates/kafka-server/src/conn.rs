@@ -15,6 +15,7 @@ use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
 use crate::answer::Answer;
+use crate::conn_quotas::ConnQuotas;
 use crate::environment::Environment;
 use crate::fetch_session::{Plan, Sessions};
 use crate::grants::ConnGrants;
@@ -46,6 +47,8 @@ pub(crate) struct Conn {
     pub(crate) log_in: LogIn,
     /// What it may do.
     pub(crate) grants: ConnGrants,
+    /// Its quotas, and how long it is throttled.
+    pub(crate) quotas: ConnQuotas,
     /// When it last sent something, ms.
     last_input_ms: u64,
     /// Number of the request whose response is sent next.
@@ -269,6 +272,17 @@ impl Connections {
         let found = idle.map(|slot| ConnId::from_parts(slot as u32, self.slots[slot].generation)).collect();
         self.idle_check = (first + part) % count.max(1);
         found
+    }
+
+    /// The connection in a slot, if it is open.
+    pub(crate) fn open_in(&self, slot: usize) -> Option<ConnId> {
+        let conn = self.slots.get(slot).filter(|conn| conn.is_open)?;
+        Some(ConnId::from_parts(slot as u32, conn.generation))
+    }
+
+    /// Number of slots.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// The open connections without appends in flight.

@@ -23,7 +23,7 @@ use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource as IncrementalResource, IncrementalAlterConfigsRequest,
 };
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataResponse};
-use mainstem_kafka::{Message, Reader, Request, frame, put_response_header};
+use mainstem_kafka::{Reader, Request, frame, put_response_header};
 use mainstem_runtime::{MemoryMeter, SharedBytes};
 
 use crate::answer::Answer;
@@ -142,7 +142,8 @@ impl Division {
             return Err(request);
         }
         let rest = request.divide()?;
-        let response = JoinedResponse::begin::<R>(call, &R::Response::default(), 0, meter.clone());
+        let mut response = JoinedResponse::begin::<R>(call, &R::Response::default(), 0, meter.clone());
+        response.begins_like_parts = true;
         Ok(Self { call: call.clone(), rest, response, deleted: BTreeSet::new() })
     }
 
@@ -174,6 +175,11 @@ impl Division {
         &mut self.deleted
     }
 
+    /// Throttles the client for at least this long. Later parts say so too.
+    pub(crate) fn throttle(&mut self, throttle_ms: u32) {
+        self.call.throttle(throttle_ms.into());
+    }
+
     /// Adds the response to a part, without header. Returns false if the whole response gets too long.
     pub(crate) fn add(&mut self, response: &[u8]) -> bool {
         self.response.add(response);
@@ -203,6 +209,8 @@ struct JoinedResponse {
     fields: Vec<u8>,
     /// Bytes behind the items.
     behind: Vec<u8>,
+    /// `fields` are those of the newest part, which say how long the client is throttled.
+    begins_like_parts: bool,
     /// Number of bytes before the number of items in the response to a part.
     part_fields: usize,
     items: u32,
@@ -227,7 +235,7 @@ impl JoinedResponse {
         let (count, tags) = if is_flexible { (1, 1) } else { (size_of::<i32>(), 0) };
         let encoded = |response: &R::Response| {
             let mut bytes = Vec::new();
-            response.encode(&mut bytes, call.version);
+            call.encode(response, &mut bytes);
             let behind = bytes.split_off(bytes.len().saturating_sub(behind + tags));
             bytes.truncate(bytes.len().saturating_sub(count));
             (bytes, behind)
@@ -238,6 +246,7 @@ impl JoinedResponse {
             is_flexible,
             fields,
             behind,
+            begins_like_parts: false,
             part_fields: part_fields.len(),
             items: 0,
             pieces: Vec::new(),
@@ -262,7 +271,11 @@ impl JoinedResponse {
     }
 
     fn add(&mut self, response: &[u8]) {
-        let mut reader = Reader::new(&response[self.part_fields..]);
+        let (fields, items) = response.split_at(self.part_fields);
+        if self.begins_like_parts {
+            self.fields.copy_from_slice(fields);
+        }
+        let mut reader = Reader::new(items);
         self.items += if self.is_flexible {
             reader.uvarint().map_or(0, |count| count.saturating_sub(1))
         } else {
@@ -298,6 +311,7 @@ fn put_uvarint(mut value: u32, into: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use mainstem_kafka::Message;
     use mainstem_kafka::api::create_topics::{CreatableTopicResult, CreateTopicsResponse};
     use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsResponse};
     use mainstem_kafka::api::metadata::{MetadataResponseBroker, MetadataResponseTopic};
@@ -316,6 +330,8 @@ mod tests {
             peer: None,
             listener: 0,
             sender: None,
+            quotas: None,
+            throttle_ms: 0,
             division: None,
         }
     }

@@ -16,6 +16,7 @@
 
 pub(crate) mod add_offsets_to_txn;
 pub(crate) mod add_partitions_to_txn;
+pub(crate) mod alter_client_quotas;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
@@ -170,7 +171,8 @@ serve! {
     alter_partition_reassignments::AlterPartitionReassignmentsRequest => Connection, "no reassignment possible";
     list_partition_reassignments::ListPartitionReassignmentsRequest => Connection, "always empty";
     offset_delete::OffsetDeleteRequest => Controller;
-    describe_client_quotas::DescribeClientQuotasRequest => Connection, "always empty";
+    describe_client_quotas::DescribeClientQuotasRequest => Connection;
+    alter_client_quotas::AlterClientQuotasRequest => Connection;
     describe_user_scram_credentials::DescribeUserScramCredentialsRequest => Connection;
     alter_user_scram_credentials::AlterUserScramCredentialsRequest => Connection;
     describe_quorum::DescribeQuorumRequest => Connection, "one voter";

@@ -48,6 +48,8 @@
 //! | `security.rs`, `security_changes.rs` | users and rules of the host, its answers, and changes of them |
 //! | `sender.rs`, `grants.rs`, `authorization.rs` | who sends a request; what they may do: as data, and compiled |
 //! | `acl.rs` | rules as Kafka's ACLs |
+//! | `conn_quotas.rs`, `throttling.rs` | quotas of a connection: as data, and carried out |
+//! | `ban_check.rs`, `bans.rs` | closes connections of clients that are banned: which are left, and carried out |
 //! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
 //! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
@@ -91,6 +93,8 @@ mod answer;
 mod append_error;
 mod authentication;
 mod authorization;
+mod ban_check;
+mod bans;
 mod binding_registry;
 mod bindings;
 mod broker_config;
@@ -98,6 +102,7 @@ mod catalogue;
 mod config;
 mod config_entries;
 mod conn;
+mod conn_quotas;
 mod connection_affinity;
 mod controller;
 mod coordinators;
@@ -144,6 +149,7 @@ mod sinks;
 mod source;
 mod sources;
 mod storage;
+mod throttling;
 mod timer;
 mod topic_admin;
 mod topic_change;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mainstem_coordinator::transaction::{Markers, Participant, Producer};
 use mainstem_kafka::api::add_partitions_to_txn::{AddPartitionsToTxnResult, AddPartitionsToTxnTransaction};
+use mainstem_kafka::api::alter_client_quotas::AlterEntryResult;
 use mainstem_kafka::api::alter_user_scram_credentials::AlterUserScramCredentialsResult;
 use mainstem_kafka::api::create_acls::AclCreationResult;
 use mainstem_kafka::api::delete_acls::DeleteAclsFilterResult;
@@ -166,6 +167,11 @@ pub(crate) enum AfterChanges {
 /// What continues when a change of users and rules is durable or was refused.
 #[derive(Debug)]
 pub(crate) enum AfterSecurityChange {
+    AlterClientQuotas {
+        call: RequestContext,
+        /// The results; those without an error depend on the change.
+        entries: Vec<AlterEntryResult>,
+    },
     AlterUserScramCredentials {
         call: RequestContext,
         /// The results; those without an error depend on the change.
@@ -187,7 +193,8 @@ impl AfterSecurityChange {
     /// The request.
     pub(crate) fn call(&self) -> &RequestContext {
         match self {
-            Self::AlterUserScramCredentials { call, .. }
+            Self::AlterClientQuotas { call, .. }
+            | Self::AlterUserScramCredentials { call, .. }
             | Self::CreateAcls { call, .. }
             | Self::DeleteAcls { call, .. } => call,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainstem_runtime::Io;
 use mainstem_security::{Change, ChangeError, Edit};
 
-use crate::handlers::{alter_user_scram_credentials, create_acls, delete_acls};
+use crate::handlers::{alter_client_quotas, alter_user_scram_credentials, create_acls, delete_acls};
 use crate::pending::AfterSecurityChange;
 use crate::security::SecurityReply;
 use crate::shard::Shard;
@@ -33,6 +33,9 @@ impl Shard {
         result: &Result<Vec<Change>, ChangeError>,
     ) {
         match after {
+            AfterSecurityChange::AlterClientQuotas { call, entries } => {
+                alter_client_quotas::answer(self, io, &call, entries, result);
+            }
             AfterSecurityChange::AlterUserScramCredentials { call, results } => {
                 alter_user_scram_credentials::answer(self, io, &call, results, result);
             }

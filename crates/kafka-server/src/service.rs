@@ -70,6 +70,13 @@ impl Service for Shard {
                     break;
                 }
             };
+            if let Some(conn) = self.conns.get_mut(id)
+                && conn.quotas.is_muted(io.clock.now_ms)
+            {
+                received.hold = true;
+                received.pause_ms = conn.quotas.pause_ms(io.clock.now_ms);
+                break;
+            }
             let Some(frame) = rest.get(frame::LENGTH_BYTES..end) else {
                 received.next_len = end;
                 received.hold = !self.conns.has_memory_for(&mut self.env, io, id, (end, rest.len()));
@@ -165,6 +172,7 @@ impl Service for Shard {
             Timer::Coordinate => self.coordinate_due(io),
             Timer::Queues => self.with_queues(io, |queues, cx| queues.on_timer(cx.now_ms)),
             Timer::FailedLogIns => self.answer_failed_log_ins(io),
+            Timer::Unmute(slot) => self.unmute(slot),
         }
         self.begin_queued_requests(io);
     }
@@ -177,6 +185,7 @@ impl Service for Shard {
         }
         self.poll_completions(io);
         self.poll_security_replies(io);
+        self.close_banned_connections(io);
         self.continue_work(io);
         self.storage.open_pending_logs(&mut self.env, io);
         self.storage.continue_maintenance(io);
@@ -227,6 +236,7 @@ impl Shard {
             }
             // Without room, `drained` continues.
             while io.has_ample_room(id)
+                && !self.conns.get_mut(id).is_some_and(|conn| conn.quotas.is_muted(io.clock.now_ms))
                 && let Some(frame) = self.conns.next_waiting(id, pipelines)
             {
                 self.begin(io, id, &frame);
@@ -288,14 +298,20 @@ impl Shard {
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         let client_id = header.client_id.as_deref().unwrap_or("");
-        if conn.client_id.as_deref() != Some(client_id) {
+        let is_other_client = conn.client_id.as_deref() != Some(client_id);
+        if is_other_client {
             conn.client_id = Some(client_id.into());
         }
+        if (is_other_client || conn.quotas.epoch != conn.grants.epoch) && !self.refresh_quotas(io, id) {
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let client_id = conn.client_id.clone().unwrap_or_default();
         let (peer, listener, sender) = (conn.peer, conn.listener, conn.grants.sender.clone());
+        let quotas = conn.quotas.quotas.clone();
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
-        let call = RequestContext {
+        let mut call = RequestContext {
             caller,
             api_key,
             version,
@@ -304,11 +320,20 @@ impl Shard {
             peer,
             listener,
             sender,
+            quotas,
+            throttle_ms: 0,
             division: None,
         };
+        let metered = call.quotas.clone().map(|quotas| (quotas, io.charged()));
+        if metered.is_some() {
+            self.throttle_request(io, &mut call, frame.len());
+        }
         io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);
         self.pending_work.begin_request(io.charged());
         self.dispatch(io, call, body);
+        if let Some((quotas, charged_before)) = metered {
+            self.count_request_time(io, &quotas, charged_before);
+        }
     }
 }
 

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mainstem_kafka::{Message, Request, frame, put_response_header};
+use mainstem_kafka::{Request, frame, put_response_header};
 use mainstem_log::{Completion, Error, Stores};
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::answer::Answer;
+use crate::ban_check::BanCheck;
 use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;
@@ -42,6 +43,7 @@ pub struct Shard {
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Connections,
     pub(crate) failed_log_ins: FailedLogIns,
+    pub(crate) ban_check: BanCheck,
     pub(crate) jobs: Jobs,
     pub(crate) bindings: Bindings,
     pub(crate) queues: QueueHost<TopicConfig>,
@@ -74,6 +76,7 @@ impl Shard {
             controller,
             conns: Connections::default(),
             failed_log_ins: FailedLogIns::default(),
+            ban_check: BanCheck::default(),
             jobs: Jobs::default(),
             bindings: Bindings::default(),
             queues,
@@ -147,8 +150,11 @@ impl Shard {
         if let Some(number) = call.division {
             // The next part is handled in a later turn.
             let mut answer = Vec::new();
-            response.encode(&mut answer, call.version);
+            call.encode(response, &mut answer);
             io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
+            if let Some(division) = self.jobs.division(number) {
+                division.throttle(call.throttle_ms);
+            }
             if self.jobs.add_part(number, &answer) {
                 self.pending_work.add(Task::Divided { number });
                 return io.request_turn();
@@ -166,7 +172,7 @@ impl Shard {
         let mut answer = Vec::new();
         let begun = frame::begin_frame(&mut answer);
         put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
-        response.encode(&mut answer, call.version);
+        call.encode(response, &mut answer);
         frame::end_frame(&mut answer, begun, 0);
         answer
     }

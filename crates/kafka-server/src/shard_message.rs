@@ -7,6 +7,7 @@ use mainstem_coordinator::Error;
 use mainstem_coordinator::transaction::Producer;
 pub(crate) use mainstem_partition::JobId;
 use mainstem_queue_server::{QueueRequest, ReplyTo};
+use mainstem_quota::ClientQuotas;
 use mainstem_runtime::ConnId;
 
 use crate::answer::Answer;
@@ -94,4 +95,8 @@ pub(crate) struct RequestContext {
     pub(crate) division: Option<u64>,
     /// Who sends it, and what they may do; `None` without users and rules.
     pub(crate) sender: Option<Arc<Sender>>,
+    /// The quotas of the sender; `None` without any.
+    pub(crate) quotas: Option<Arc<ClientQuotas>>,
+    /// How long the sender is throttled after the response, ms.
+    pub(crate) throttle_ms: u32,
 }

@@ -15,6 +15,8 @@ pub(crate) enum Timer {
     Queues,
     /// A failed log-in is to be answered.
     FailedLogIns,
+    /// The connection in this slot may not be throttled any more.
+    Unmute(u32),
 }
 
 impl Timer {
@@ -28,6 +30,7 @@ impl Timer {
             Self::MaintainMore => 3 << Self::KIND_BIT,
             Self::Queues => 4 << Self::KIND_BIT,
             Self::FailedLogIns => 5 << Self::KIND_BIT,
+            Self::Unmute(slot) => 6 << Self::KIND_BIT | u64::from(slot),
         }
     }
 
@@ -38,6 +41,7 @@ impl Timer {
             2 => Self::Coordinate,
             4 => Self::Queues,
             5 => Self::FailedLogIns,
+            6 => Self::Unmute(token as u32),
             _ => Self::MaintainMore,
         }
     }

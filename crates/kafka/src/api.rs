@@ -9,6 +9,7 @@ use crate::message::Request;
 
 pub mod add_offsets_to_txn;
 pub mod add_partitions_to_txn;
+pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
@@ -157,6 +158,7 @@ apis! {
     list_partition_reassignments::ListPartitionReassignmentsRequest;
     offset_delete::OffsetDeleteRequest;
     describe_client_quotas::DescribeClientQuotasRequest;
+    alter_client_quotas::AlterClientQuotasRequest;
     describe_user_scram_credentials::DescribeUserScramCredentialsRequest;
     alter_user_scram_credentials::AlterUserScramCredentialsRequest;
     describe_quorum::DescribeQuorumRequest;

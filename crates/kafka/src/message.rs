@@ -20,6 +20,11 @@ pub trait Message: Sized + Default + Clone + Debug + PartialEq {
     /// Appends the message in the encoding of `version`. Fields that the version does not have are omitted; a null that
     /// the version does not allow is encoded as empty.
     fn encode(&self, into: &mut Vec<u8>, version: i16);
+
+    /// How long the client is throttled, ms, if the message has such a field (KIP-219).
+    fn throttle_time_ms(&mut self) -> Option<&mut i32> {
+        None
+    }
 }
 
 /// A request message, its response type, and what the protocol says about the API.
@@ -84,6 +89,10 @@ macro_rules! impl_message {
             fn encode(&self, into: &mut Vec<u8>, version: i16) {
                 crate::wire::Wire::put(self, into, crate::wire::Form::of(version, $flexible_from));
             }
+
+            fn throttle_time_ms(&mut self) -> Option<&mut i32> {
+                self.throttle_time_field()
+            }
         }
     };
 }
@@ -118,6 +127,14 @@ macro_rules! fields {
                     $($field: value_or!($($default)?, Default::default()),)*
                     $($($tagged: value_or!($($tagged_default)?, Default::default()),)+)?
                 }
+            }
+        }
+
+        impl $name {
+            #[allow(dead_code, unreachable_code, unused_macros, reason = "most structs are not whole messages")]
+            fn throttle_time_field(&mut self) -> Option<&mut i32> {
+                $(throttle_time!(self, $field);)*
+                None
             }
         }
 
@@ -198,6 +215,14 @@ macro_rules! fields {
             }
         }
     };
+}
+
+/// Returns the field from the function if it is the throttle time.
+macro_rules! throttle_time {
+    ($this:ident, throttle_time_ms) => {
+        return Some(&mut $this.throttle_time_ms)
+    };
+    ($this:ident, $field:ident) => {};
 }
 
 /// The first expression if there is one, otherwise the second.

@@ -7,7 +7,7 @@ use mainstem_kafka::api::create_partitions::{
 use mainstem_runtime::Io;
 use mainstem_security::{Action, ChangedSettings};
 
-use super::create_topics::{duplicates, invalid_request};
+use super::create_topics::{duplicates, invalid_request, over_quota};
 use crate::append_error::AppendError;
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
@@ -17,7 +17,7 @@ use crate::topic_change::TopicChange;
 pub(crate) fn handle(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
-    call: RequestContext,
+    mut call: RequestContext,
     request: CreatePartitionsRequest,
 ) {
     let Some(request) = shard.divide(io, &call, request) else { return };
@@ -29,12 +29,17 @@ pub(crate) fn handle(
     let mut to_apply = Vec::new();
     for topic in request.topics.iter().filter(|topic| !duplicates.contains(topic.name.as_str())) {
         let known = shard.env.catalogue().topic(&topic.name);
-        let changed = match (call.check_topic(Action::Alter, &topic.name), &shard.controller, known) {
+        let before = known.map_or(0, |topic| topic.partitions());
+        let mut changed = match (call.check_topic(Action::Alter, &topic.name), &shard.controller, known) {
             (Err(code), ..) => Err(code.into()),
             (_, None, _) => Err(ErrorCode::NotController.into()),
             (.., None) => Err(ErrorCode::UnknownTopicOrPartition.into()),
             (Ok(()), Some(controller), Some(existing)) => controller.add_partitions(existing, topic),
         };
+        let added = topic.count.saturating_sub(before).max(0).unsigned_abs() as usize;
+        if changed.is_ok() && !validate_only && !shard.may_mutate(io, &mut call, added) {
+            changed = Err(over_quota());
+        }
         if changed.is_ok() && !validate_only {
             to_apply.push((names.len(), topic.clone()));
         }

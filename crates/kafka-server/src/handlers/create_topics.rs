@@ -27,7 +27,7 @@ use crate::topic_validation::check_assignment;
 pub(crate) fn handle(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
-    call: RequestContext,
+    mut call: RequestContext,
     request: CreateTopicsRequest,
 ) {
     let Some(request) = shard.divide(io, &call, request) else { return };
@@ -37,10 +37,14 @@ pub(crate) fn handle(
     let mut plans = Vec::new();
     for topic in request.topics.iter().filter(is_unique) {
         names.push(topic.name.as_str().into());
-        plans.push(match call.check_creation(&topic.name) {
+        let planned = match call.check_creation(&topic.name) {
             Ok(()) => check_queue(shard, &call, topic).and_then(|()| plan(shard, topic)),
             Err(code) => refused(code, "Authorization failed."),
+        };
+        let is_over = planned.as_ref().is_ok_and(|new| {
+            !request.validate_only && !shard.may_mutate(io, &mut call, new.partitions.unsigned_abs() as usize)
         });
+        plans.push(if is_over { Err(over_quota()) } else { planned });
     }
     names.extend(duplicates.iter().map(|name| Arc::from(*name)));
     plans.extend(duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))));
@@ -95,6 +99,11 @@ pub(crate) fn duplicates<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&
 
 pub(crate) fn invalid_request(message: &str) -> AppendError {
     AppendError::new(ErrorCode::InvalidRequest, message)
+}
+
+/// The error of a topic for which the quota of partitions has no room (KIP-599).
+pub(crate) fn over_quota() -> AppendError {
+    AppendError::new(ErrorCode::ThrottlingQuotaExceeded, "The throttling quota has been exceeded.")
 }
 
 fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Result<T, AppendError> {

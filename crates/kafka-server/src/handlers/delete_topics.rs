@@ -11,7 +11,7 @@ use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
 use mainstem_security::{Action, ChangedSettings};
 
-use super::create_topics::invalid_request;
+use super::create_topics::{invalid_request, over_quota};
 use crate::append_error::AppendError;
 use crate::catalogue::Topic;
 use crate::pending::{AfterChanges, AfterTopicChange};
@@ -32,7 +32,7 @@ struct RequestedTopic {
 pub(crate) fn handle(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
-    call: RequestContext,
+    mut call: RequestContext,
     mut request: DeleteTopicsRequest,
 ) {
     let state = |name| DeleteTopicState { name: Some(name), topic_id: Uuid::default() };
@@ -41,9 +41,16 @@ pub(crate) fn handle(
     let Some(request) = shard.divide(io, &call, request) else { return };
     let states = request.topics.into_iter().map(|DeleteTopicState { name, topic_id }| (name, topic_id));
     let mut deleted = take_deleted(shard, &call);
-    let requested = resolve(shard, &call, states, &mut deleted);
+    let mut requested = resolve(shard, &call, states, &mut deleted);
     if let Some(division) = call.division.and_then(|number| shard.jobs.division(number)) {
         *division.deleted() = deleted;
+    }
+    for topic in requested.iter_mut().filter(|topic| topic.outcome.is_ok()) {
+        let known = shard.env.catalogue().topic_by_id(TopicId(topic.id.0));
+        let partitions = known.map_or(0, |known| known.partitions().unsigned_abs() as usize);
+        if !shard.may_mutate(io, &mut call, partitions) {
+            topic.outcome = Err(over_quota());
+        }
     }
     let outcomes = requested.iter().map(|requested| requested.outcome.clone()).collect();
     let to_delete = |(part, requested): (usize, &RequestedTopic)| {

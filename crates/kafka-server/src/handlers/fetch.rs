@@ -20,6 +20,7 @@
 use mainstem_kafka::api::fetch::{AbortedTransaction, FetchRequest, FetchResponseWriter, PartitionData};
 use mainstem_kafka::{ErrorCode, Uuid, frame, put_response_header};
 use mainstem_partition::{Isolation, TopicId};
+use mainstem_quota::QuotaKey;
 use mainstem_runtime::{Io, Output};
 use mainstem_security::Action;
 
@@ -48,8 +49,14 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestCont
         Ok(plan) => plan,
         Err(code) => return answer_error(shard, io, &call, code),
     };
+    let bucket = call.quotas.as_ref().and_then(|quotas| quotas.get(QuotaKey::ConsumerByteRate));
+    if let Some(throttle_ms) = bucket.map(|bucket| bucket.wait_ms(io.clock.now_ms)).filter(|wait| *wait > 0) {
+        return answer_throttled(shard, io, call, throttle_ms, if is_incremental { session_id } else { 0 });
+    }
+    // No response has more than a window of the quota.
+    let window = bucket.map_or(usize::MAX, |bucket| bucket.burst() as usize).max(1);
     let wait_ms = request.max_wait_ms.clamp(0, WAIT_MS_MAX);
-    let bytes_max = (request.max_bytes.max(0).unsigned_abs() as usize).min(RESPONSE_BYTES_MAX);
+    let bytes_max = (request.max_bytes.max(0).unsigned_abs() as usize).min(RESPONSE_BYTES_MAX).min(window);
     let bytes_min = (request.min_bytes.max(0).unsigned_abs() as usize).min(bytes_max);
     let is_empty = parts.is_empty();
     let parts = parts.into_iter().map(|(key, cached)| {
@@ -121,6 +128,24 @@ fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext,
         ..mainstem_kafka::api::fetch::FetchResponse::default()
     };
     shard.reply::<FetchRequest>(io, call, &response);
+}
+
+/// Answers at once and without records: other clients of the same user or client id have exceeded the quota. The client
+/// asks again after the throttle time (KIP-219).
+fn answer_throttled(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    mut call: RequestContext,
+    throttle_ms: u64,
+    session_id: i32,
+) {
+    call.throttle(throttle_ms);
+    shard.mute(io, call.caller.conn, throttle_ms, QuotaKey::ConsumerByteRate);
+    let response = mainstem_kafka::api::fetch::FetchResponse {
+        session_id,
+        ..mainstem_kafka::api::fetch::FetchResponse::default()
+    };
+    shard.reply::<FetchRequest>(io, &call, &response);
 }
 
 impl Shard {
@@ -210,6 +235,7 @@ impl Shard {
             if !self.recheck_fetch(io, &mut fetch) {
                 return;
             }
+            self.throttle_fetch(io, &mut fetch);
             return write_response(&mut self.conns, io, *fetch);
         }
         fetch.parts.iter_mut().for_each(|part| part.fetched = None);
@@ -262,7 +288,8 @@ fn write_response(conns: &mut Connections, io: &mut Io<'_, Mail>, mut fetch: Fet
     if fetch.is_incremental {
         fetch.parts.retain(|part| part.has_changed(isolation));
     }
-    let RequestContext { caller, api_key, version, correlation_id, .. } = fetch.call;
+    let RequestContext { caller, api_key, version, correlation_id, throttle_ms, .. } = fetch.call;
+    let throttle_ms = i32::try_from(throttle_ms).unwrap_or(i32::MAX);
     let Some(conn) = conns.get_mut(caller.conn) else { return };
     debug_assert!(conn.is_next(caller.request), "a fetch is the only request of its connection");
     conn.answered();
@@ -271,7 +298,7 @@ fn write_response(conns: &mut Connections, io: &mut Io<'_, Mail>, mut fetch: Fet
     let begun = frame::begin_frame(response);
     put_response_header(correlation_id, api_key, version, response);
     let topics = fetch.parts.chunk_by(|one, next| one.key.is_same_topic(&next.key)).count();
-    let mut writer = FetchResponseWriter::begin(response, version, 0, 0, fetch.session_id, topics);
+    let mut writer = FetchResponseWriter::begin(response, version, throttle_ms, 0, fetch.session_id, topics);
     let mut file_bytes = 0;
     for parts in fetch.parts.chunk_by_mut(|one, next| one.key.is_same_topic(&next.key)) {
         let PartKey { topic, topic_id, .. } = &parts[0].key;

@@ -163,6 +163,36 @@ class ToolsTest extends WithKafka {
     }
 
     @Test
+    void quotas() throws Exception {
+        String[] server = {"--bootstrap-server", bootstrap()};
+        String client = topic(1) + "-client";
+        String[][] entities = {
+            with(server, "--entity-type", "clients", "--entity-name", client),
+            with(server, "--entity-type", "users", "--entity-name", client),
+            with(server, "--entity-type", "users", "--entity-name", client, "--entity-type", "clients",
+                    "--entity-default"),
+        };
+        for (String[] entity : entities) {
+            run(kafka.admin.ConfigCommand::main, with(entity, "--alter", "--add-config",
+                    "producer_byte_rate=1048576,consumer_byte_rate=2097152,request_percentage=12.5"));
+            String described = configs(entity);
+            assertTrue(described.contains("producer_byte_rate=1048576"), described);
+            assertTrue(described.contains("request_percentage=12.5"), described);
+            run(kafka.admin.ConfigCommand::main, with(entity, "--alter", "--delete-config",
+                    "producer_byte_rate,request_percentage"));
+            described = configs(entity);
+            assertTrue(described.contains("consumer_byte_rate=2097152"), described);
+            assertFalse(described.contains("producer_byte_rate"), described);
+            run(kafka.admin.ConfigCommand::main, with(entity, "--alter", "--delete-config", "consumer_byte_rate"));
+            assertFalse(configs(entity).contains("consumer_byte_rate"), "all are deleted");
+        }
+        String[] address = with(server, "--entity-type", "ips", "--entity-name", "192.0.2.1");
+        run(kafka.admin.ConfigCommand::main, with(address, "--alter", "--add-config", "connection_creation_rate=50"));
+        assertTrue(configs(address).contains("connection_creation_rate=50"), configs(address));
+        run(kafka.admin.ConfigCommand::main, with(address, "--alter", "--delete-config", "connection_creation_rate"));
+    }
+
+    @Test
     void groups() throws Exception {
         String topic = topic(2);
         String group = unique("group");

@@ -9,18 +9,21 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use mainstem_quota::{ClientQuotas, QuotaKey};
 use mainstem_runtime::{ConnId, Wake};
 use mainstem_sasl::Mechanism;
 use mainstem_security::{
-    Action, Attempt, CertificateOutcome, Certified, Denial, Grants, Identity, LogIn, LogInResult, Origin,
-    PeerCertificate, Presented, Principal, ResourceKind, ScramAlgorithm, ScramKeys, SecurityHost,
-    SecurityState, SubscribeDecision,
+    Action, Actor, Attempt, Ban, BanSubject, CertificateOutcome, Certified, ChangeError, Denial, Grants,
+    Identity, LogIn, LogInResult, Origin, PeerCertificate, Presented, Principal, ResourceKind,
+    ScramAlgorithm, ScramKeys, SecurityHost, SecurityState, SubscribeDecision, add_ban,
 };
 
 use crate::authentication;
 use crate::queue_consumers::{is_of_queue, queue_of};
 
 const PROTOCOL: &str = "mqtt";
+/// Reason of the ban of a client that connects too often.
+const FLAPPING: &str = "connects too often";
 
 /// Progress of a shard in giving its sessions the rights of the newest users and rules.
 #[derive(Debug, Default)]
@@ -109,6 +112,68 @@ impl Security {
     /// The newest users and rules.
     pub(crate) fn state(&self) -> Option<Arc<SecurityState>> {
         Some(self.host.get()?.security.published().state())
+    }
+
+    /// The quotas of a client; `None` without any.
+    pub(crate) fn quotas(
+        &self,
+        client: (Option<&str>, &str),
+        keys: &[QuotaKey],
+        now_ms: u64,
+    ) -> Option<Arc<ClientQuotas>> {
+        let published = self.host.get()?.security.published();
+        published.client_quotas(&published.state(), client, keys, now_ms)
+    }
+
+    /// A client has to wait because of a quota.
+    pub(crate) fn note_throttled(&self, key: QuotaKey, wait_ms: u64) {
+        if let Some(host) = self.host.get() {
+            host.security.published().buckets().note_throttled(key, wait_ms);
+        }
+    }
+
+    /// A message is refused because of a quota.
+    pub(crate) fn note_refused(&self, key: QuotaKey) {
+        if let Some(host) = self.host.get() {
+            host.security.published().buckets().note_refused(key);
+        }
+    }
+
+    /// The ban of a client, by user, client id and address, as a text for the log.
+    pub(crate) fn ban(
+        &self,
+        (user, client_id, address): (Option<&str>, Option<&str>, Option<IpAddr>),
+        unix_ms: u64,
+    ) -> Option<String> {
+        let state = self.state()?;
+        state.bans().find(user, client_id, address, unix_ms).map(|subject| subject.to_string())
+    }
+
+    /// A banned client is refused.
+    pub(crate) fn note_ban_refused(&self) {
+        if let Some(host) = self.host.get() {
+            host.security.published().note_ban_refused();
+        }
+    }
+
+    /// Bans a client identifier that connects too often, for this time.
+    pub(crate) fn ban_client_id(&self, client_id: &str, unix_ms: u64, ban_s: u32) {
+        let Some(host) = self.host.get() else { return };
+        log::warn!(
+            "client {client_id:?} connects too often (mqtt.flapping_max_connects): it is banned for {ban_s} s"
+        );
+        let until_ms = unix_ms + u64::from(ban_s) * 1000;
+        let ban = Ban { reason: FLAPPING.into(), since_ms: unix_ms, until_ms: Some(until_ms) };
+        let subject = BanSubject::ClientId(client_id.into());
+        let edit = move |state: &SecurityState| Ok(add_ban(state, subject, ban));
+        let on_result = |result: Result<_, ChangeError>| {
+            if let Err(error) = result {
+                log::warn!("a client that connects too often is not banned: {error}");
+            }
+        };
+        // The reason of the ban says that no administrator made it.
+        let by = Actor { principal: Principal::Anonymous, address: None, protocol: PROTOCOL };
+        host.security.change(Box::new(edit), by, Box::new(on_result));
     }
 
     fn listener(&self, number: u16) -> Option<&Arc<str>> {

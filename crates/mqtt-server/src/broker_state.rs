@@ -13,6 +13,7 @@ use mainstem_security::SecurityHost;
 use crate::access::Security;
 use crate::config::{Durability, MqttConfig};
 use crate::counters::{Counters, Published};
+use crate::flapping::Flapping;
 use crate::groups::{Group, Member};
 use crate::journal::entry::Origin;
 use crate::message::Message;
@@ -104,6 +105,7 @@ pub struct Shared {
     sessions: AtomicU32,
     assigned_ids: AssignedIds,
     pub(crate) security: Arc<Security>,
+    pub(crate) flapping: Flapping,
 }
 
 /// Where assigned client identifiers come from.
@@ -143,6 +145,7 @@ impl Shared {
             sessions: AtomicU32::new(0),
             assigned_ids: AssignedIds::Random,
             security: Arc::new(Security::new(shards)),
+            flapping: Flapping::new(config.flapping_max_connects, config.flapping_window_s),
             config,
         })
     }

@@ -130,6 +130,18 @@ pub enum Durability {
     None,
 }
 
+/// What happens to a PUBLISH beyond a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QuotaPolicy {
+    /// The connection is not read until the quota allows more.
+    Wait,
+    /// Clients that can be told get 0x97.
+    Refuse,
+    /// The connection ends with 0x96.
+    Disconnect,
+}
+
 /// Whether connecting clients are sent to another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -157,13 +169,24 @@ macro_rules! choices {
     )+};
 }
 
-choices!(QueueOverflow, Durability, Redirect);
+choices!(QueueOverflow, Durability, QuotaPolicy, Redirect);
 
 settings! {
     /// Settings of the MQTT listener, sessions and messages.
     pub struct MqttConfig {
         /// Address or host name, and port, to listen on; empty to disable MQTT.
         listen: String = "127.0.0.1:1883";
+        /// What happens to a PUBLISH beyond a quota of its client or user. `wait`: the connection is not read until the
+        /// quota allows more. `refuse`: MQTT 5 clients get 0x97 at QoS 1 and 2, messages at QoS 0 are dropped, others
+        /// wait. `disconnect`: 0x96 (Message rate too high).
+        quota_policy: QuotaPolicy = QuotaPolicy::Wait, one of "\"wait\", \"refuse\", \"disconnect\"";
+        /// Connections of one client identifier within `flapping_window_s`, after which it is banned for
+        /// `flapping_ban_s`; 0 for no limit.
+        flapping_max_connects: u32 = 0_u32, in 0 ..= 1_000_000;
+        /// Window in which connections of a client identifier are counted, in seconds.
+        flapping_window_s: u32 = 60_u32, in 1 ..= 86_400;
+        /// How long a client identifier that connects too often is banned, in seconds.
+        flapping_ban_s: u32 = 300_u32, in 1 ..= 31_536_000;
         /// Longest time from accepting a connection to its CONNECT, in ms.
         connect_timeout_ms: u32 = 10_000_u32, in 100 ..= 600_000;
         /// Maximum number of connections. Further ones get 0x97 (Quota exceeded) and are closed.

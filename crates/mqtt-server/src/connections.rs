@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mainstem_mqtt::Version;
 use mainstem_mqtt::alias::InboundAliases;
+use mainstem_quota::ClientQuotas;
 use mainstem_runtime::ConnId;
 use mainstem_security::LogInResult;
 
@@ -47,6 +48,12 @@ struct Conn {
     log_in: LogInState,
     /// Its enhanced authentication, if its CONNECT has a method.
     authentication: Option<Box<Authentication>>,
+    /// Its CONNECT has come and may have to wait.
+    has_connect: bool,
+    /// Its quotas, if it has any.
+    quotas: Option<Arc<ClientQuotas>>,
+    /// Until when it waits for a quota, ms.
+    paused_until_ms: u64,
 }
 
 /// Why a publisher waits, and since when.
@@ -208,6 +215,11 @@ impl Connections {
         self.conns[conn.slot()].log_in.clone()
     }
 
+    /// Begins to handle a CONNECT. Returns false if it is handled again, because it had to wait.
+    pub(crate) fn begin_connect(&mut self, conn: ConnId) -> bool {
+        !std::mem::replace(&mut self.at(conn).has_connect, true)
+    }
+
     pub(crate) fn set_log_in(&mut self, conn: ConnId, state: LogInState) {
         self.at(conn).log_in = state;
     }
@@ -248,6 +260,28 @@ impl Connections {
             known.connack_commit = 0;
         }
         is_due
+    }
+
+    // Quotas.
+
+    pub(crate) fn set_quotas(&mut self, conn: ConnId, quotas: Option<Arc<ClientQuotas>>) {
+        self.at(conn).quotas = quotas;
+    }
+
+    /// The quotas of a connection, if it has any.
+    #[inline]
+    pub(crate) fn quotas(&self, conn: ConnId) -> Option<&Arc<ClientQuotas>> {
+        self.conns[conn.slot()].quotas.as_ref()
+    }
+
+    /// The connection is not read for this time because of a quota. It counts as alive then: its packets cannot be
+    /// read. Returns false if it has been waiting already.
+    pub(crate) fn pause(&mut self, conn: ConnId, wait_ms: u64, now_ms: u64) -> bool {
+        let known = self.at(conn);
+        known.last_packet_ms = now_ms;
+        let is_first = known.paused_until_ms < now_ms;
+        known.paused_until_ms = now_ms + wait_ms;
+        is_first
     }
 
     // Topic aliases.

@@ -27,6 +27,7 @@
 //! | `shard/` | [`Shard`], which owns the machines below, and the handlers of packets, turns, timers and messages |
 //! | `access.rs` | log-ins, and what a session may do |
 //! | `authentication.rs` | the exchange of an enhanced authentication |
+//! | `flapping.rs` | clients that connect again and again |
 //! | `connections.rs` | connections before and after CONNECT, keep alive, when publishers wait |
 //! | `filter_list.rs` | a SUBSCRIBE or UNSUBSCRIBE that takes more than one turn |
 //! | `session/` | sessions, their queues, and the way of a message from an offer to bytes |
@@ -59,6 +60,7 @@ mod connections;
 mod counters;
 mod ending;
 mod filter_list;
+mod flapping;
 mod groups;
 mod journal;
 mod message;
@@ -82,7 +84,7 @@ mod wills;
 
 pub use bridge::{BridgePublish, Sink, SinkMessage, SinkOutcome, SinkTicket, user_properties};
 pub use broker_state::{Mail, Shared};
-pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};
+pub use config::{Durability, MqttConfig, QueueOverflow, QuotaPolicy, Redirect};
 pub use counters::Counters;
 pub use queue_consumers::{QueueDelivery, QueueGroup, QueueRequest, queue_of};
 pub use shard::Shard;

@@ -150,8 +150,18 @@ impl Shard {
         let identity = access.identity();
         let is_known = state.admits(&identity.principal, identity.proof.as_deref());
         let may_connect = access.may_connect();
+        let user = access.principal().user().map(ToString::to_string);
         self.sessions.at(slot).set_access(Some(access));
-        if is_connected && !(is_known && may_connect) {
+        if !is_connected {
+            return self.narrow(io, slot);
+        }
+        let subject = (user.as_deref(), Some(&*client_id), io.peer_address(conn));
+        if let Some(ban) = shared.security.ban(subject, io.clock.unix_ms) {
+            log::info!("client {client_id:?} is disconnected: a ban of {ban}");
+            return self.disconnect(io, slot, ReasonCode::AdministrativeAction, Some("the client is banned"));
+        }
+        self.refresh_quotas(io, conn, slot);
+        if !(is_known && may_connect) {
             log::info!("client {client_id:?} is disconnected: its user may not be connected any more");
             let what = Some("the user may not be connected any more");
             self.disconnect(io, slot, ReasonCode::NotAuthorized, what);

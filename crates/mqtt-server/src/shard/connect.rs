@@ -92,11 +92,19 @@ impl Shard {
         if let Err(reason) = self.check_connect(&connect, has_waited) {
             return self.refuse_connect(io, conn, &connect, reason);
         }
+        if let Err(reason) = self.check_bans(io, conn, &connect) {
+            return self.refuse_connect(io, conn, &connect, reason);
+        }
         let known = self.shared.registry.find(connect.client_id).filter(|known| known.shard != self.me);
         if let Some(known) = known {
             // The shard of the session verifies the password.
             self.hand_over(io, conn, known);
             return Ok(Next::Gone);
+        }
+        if self.connections.begin_connect(conn)
+            && let Err(reason) = self.check_flapping(io, &connect)
+        {
+            return self.refuse_connect(io, conn, &connect, reason);
         }
         let has_begun = self.connections.authentication(conn).is_some();
         if connect.authentication_method.is_some() && !has_begun {
@@ -118,6 +126,9 @@ impl Shard {
         connect: &Connect<'_>,
         identity: &Identity,
     ) -> Handled {
+        if let Err(reason) = self.check_user_ban(io, &identity.principal) {
+            return self.refuse_connect(io, conn, connect, reason);
+        }
         let assigned = if connect.client_id.is_empty() { self.shared.new_client_id() } else { None };
         let client_id: Arc<str> = assigned.as_deref().unwrap_or(connect.client_id).into();
         if client_id.is_empty() {
@@ -378,6 +389,7 @@ impl Shard {
         let mut authentication = self.connections.take_authentication(conn);
         let last_message = authentication.as_mut().map(|known| known.take_last_message()).unwrap_or_default();
         self.connect_session(io, conn, connect, place, granted);
+        self.refresh_quotas(io, conn, place.slot);
         let client_id = Arc::clone(self.sessions.at(place.slot).client_id());
         log::debug!("client {client_id:?} connects, session present: {}", place.is_present);
         let packet = Packet::ConnAck(ConnAck {

@@ -7,6 +7,7 @@
 mod access;
 mod acks;
 mod authenticate;
+mod bans;
 mod bridge;
 mod connect;
 mod durability;
@@ -15,6 +16,7 @@ mod publication;
 mod publish;
 mod qos2;
 mod queues;
+mod quotas;
 mod reassigned;
 pub(crate) mod restore;
 mod snapshots;
@@ -95,6 +97,8 @@ enum Next {
     Packet,
     /// With this packet again, in a later turn.
     Hold,
+    /// With this packet again, not before this many milliseconds have passed.
+    Pause(u32),
     /// Not at all: the connection has ended or was handed to another shard.
     Gone,
 }
@@ -118,6 +122,10 @@ pub struct Shard {
     retained_sweep: RetainedSweep,
     will_log: RefusedWillLog,
     sys: Option<Sys>,
+    /// The current publish exceeds a quota, and is refused.
+    is_over_quota: bool,
+    /// When a client that waits for a quota, or is banned, may be logged again.
+    quota_log_ms: u64,
 }
 
 impl Shard {
@@ -146,6 +154,8 @@ impl Shard {
             retained_sweep: RetainedSweep::default(),
             will_log: RefusedWillLog::default(),
             sys: None,
+            is_over_quota: false,
+            quota_log_ms: 0,
             shared,
         }
     }
@@ -209,8 +219,14 @@ impl Shard {
         if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver) || is_early {
             return Ok(Next::Hold);
         }
+        if self.connections.quotas(conn).is_some()
+            && let Some(handled) = self.check_quotas(io, conn, slot, publish)
+        {
+            return handled;
+        }
         self.connections.begin_publish();
         let handled = self.on_publish(io, conn, slot, publish);
+        self.is_over_quota = false;
         self.connections.end_publish(conn, now_ms);
         handled
     }
@@ -374,6 +390,10 @@ impl Service for Shard {
                 }
                 Ok(Next::Hold) => {
                     received.hold = true;
+                    break Ok(Next::Hold);
+                }
+                Ok(Next::Pause(pause_ms)) => {
+                    (received.hold, received.pause_ms) = (true, pause_ms);
                     break Ok(Next::Hold);
                 }
                 outcome => break outcome,

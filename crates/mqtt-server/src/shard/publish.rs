@@ -106,6 +106,9 @@ impl Shard {
         if level_count(topic) > usize::from(self.config().max_topic_levels) {
             return Err(ProtocolError::new(ReasonCode::TopicNameInvalid, "topic name with too many levels"));
         }
+        if self.is_over_quota {
+            return self.refuse_over_quota(io, slot, publish);
+        }
         if let Some(what) = self.shortage(io, slot, publish) {
             return self.refuse_publish(io, slot, publish, what);
         }
@@ -241,7 +244,7 @@ impl Shard {
     }
 
     /// Disk or memory cannot take a message: QoS 1 and 2 are refused, rather than accepted and lost.
-    fn refuse_publish(
+    pub(super) fn refuse_publish(
         &mut self,
         io: &mut Io<'_, Mail>,
         slot: u32,

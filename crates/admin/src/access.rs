@@ -20,7 +20,9 @@ use mainstem_security::{
 use tokio::sync::oneshot;
 
 use crate::app::App;
+use crate::clock::unix_ms;
 use crate::problem::Problem;
+use crate::request_quota::count_request;
 
 const PROTOCOL: &str = "http";
 
@@ -163,6 +165,12 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
     } else {
         return Err(Problem::log_in());
     };
+    let user = identity.principal.user().map(|user| &**user);
+    if state.bans().find(user, None, address, unix_ms()).is_some() {
+        security.published().note_ban_refused();
+        return Err(Problem::banned());
+    }
+    count_request(security.published(), &state, &identity.principal)?;
     let listener = peer.as_ref().map(|peer| Arc::clone(&peer.listener));
     let caller = Caller { identity, address, listener, epoch: state.epoch() };
     let (action, kind, name) = match access {

@@ -27,7 +27,8 @@
 //! | `gate.rs`, `head.rs` | rejection of malformed requests before hyper reads them |
 //! | `hosts.rs` | names by which requests may address the server |
 //! | `access.rs` | who may use a route |
-//! | `users.rs`, `rules.rs` | handlers for users and rules |
+//! | `users.rs`, `rules.rs`, `quotas.rs`, `bans.rs` | handlers for users, rules, quotas and bans |
+//! | `request_quota.rs` | the quota of HTTP requests |
 //! | `app.rs` | state shared by all requests |
 //! | `routes.rs` | the table of all routes |
 //! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
@@ -36,12 +37,14 @@
 //! | `consumers.rs` | ids of consumers, and the newest request of each with a name |
 //! | `record.rs`, `receipt.rs` | messages as JSON, receipts as text |
 //! | `response.rs`, `problem.rs` | JSON responses, error responses |
-//! | `settings.rs` | limits |
+//! | `settings.rs`, `clock.rs` | limits; the time |
 
 mod access;
 mod app;
+mod bans;
 mod bindings;
 mod broker;
+mod clock;
 mod connections;
 mod consumers;
 mod gate;
@@ -53,9 +56,11 @@ mod listeners;
 mod metrics;
 mod problem;
 mod queues;
+mod quotas;
 mod receipt;
 mod receive;
 mod record;
+mod request_quota;
 mod response;
 mod routes;
 mod rules;

@@ -11,6 +11,8 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainstem_queue_core::{GroupInfo, Info};
+use mainstem_quota::{Counts, QuotaKey};
+use mainstem_security::Published;
 
 use crate::app::App;
 use crate::broker::{MemoryUsage, PhaseDurations, TurnDurations};
@@ -112,6 +114,9 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let mut text = text(&queues, &unavailable);
     memory_metrics(&mut text, &app.broker().memory());
     turn_metrics(&mut text, &app.broker().turn_durations());
+    if let Some(security) = app.broker().security() {
+        quota_metrics(&mut text, security.published());
+    }
     let mut response = (StatusCode::OK, text).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     response
@@ -171,6 +176,32 @@ fn memory_metrics(text: &mut String, memory: &MemoryUsage) {
     }
 }
 
+/// What quotas and bans have throttled and refused.
+fn quota_metrics(text: &mut String, published: &Published) {
+    const THROTTLED: &str = "mainstem_quota_throttled_total";
+    const SECONDS: &str = "mainstem_quota_throttled_seconds_total";
+    const REFUSED: &str = "mainstem_quota_refused_total";
+    const BANS: &str = "mainstem_bans_refused_total";
+    let counts = QuotaKey::ALL.map(|key| (key, published.buckets().counts(key)));
+    let mut write = |name: &str, help: &str, value: fn(&Counts) -> f64| {
+        head(text, name, COUNTER, help);
+        for (key, counts) in &counts {
+            writeln!(text, "{name}{{quota=\"{key}\"}} {}", value(counts))
+                .expect("writing to a string cannot fail");
+        }
+    };
+    write(THROTTLED, "Times that a client had to wait, by quota.", |counts| as_f64(counts.throttled));
+    write(SECONDS, "Time that clients had to wait, by quota.", |counts| as_f64(counts.throttled_ms) / 1000.0);
+    write(REFUSED, "Messages, requests and connections refused, by quota.", |counts| as_f64(counts.refused));
+    head(text, BANS, COUNTER, "Connections and requests of banned clients that were refused.");
+    writeln!(text, "{BANS} {}", published.bans_refused()).expect("writing to a string cannot fail");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "Prometheus reads numbers as f64")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
 /// Histograms of how long turns take. The number of all durations is that of the last bucket, so that both agree even
 /// if a shard records one meanwhile.
 fn turn_metrics(text: &mut String, turns: &TurnDurations) {
@@ -220,6 +251,23 @@ mod tests {
         assert!(text.contains("mainstem_memory_bytes{owner=\"sessions\"} 7\n"));
         assert!(text.contains("# TYPE mainstem_memory_max_bytes gauge\nmainstem_memory_max_bytes 100\n"));
         assert!(text.contains("\nprocess_resident_memory_bytes 9\n"));
+    }
+
+    #[test]
+    fn quotas_have_a_line_per_kind() {
+        let published = Published::default();
+        published.buckets().note_throttled(QuotaKey::PublishRate, 1_500);
+        published.note_ban_refused();
+        let mut text = String::new();
+        quota_metrics(&mut text, &published);
+        for line in [
+            "mainstem_quota_throttled_total{quota=\"publish_rate\"} 1\n",
+            "mainstem_quota_throttled_seconds_total{quota=\"publish_rate\"} 1.5\n",
+            "mainstem_quota_refused_total{quota=\"publish_rate\"} 0\n",
+            "mainstem_bans_refused_total 1\n",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
     }
 
     #[test]

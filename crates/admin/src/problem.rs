@@ -7,7 +7,7 @@ use mainstem_security::ChangeError;
 use serde_json::{Map, Value, json};
 
 /// Delay after which a client may retry, in seconds.
-const RETRY_AFTER_S: u16 = 1;
+const RETRY_AFTER_S: u64 = 1;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,11 +18,13 @@ pub(crate) struct Problem {
     detail: String,
     /// Result of each item of a batch request.
     results: Option<Value>,
+    /// When to try again, seconds.
+    retry_after_s: u64,
 }
 
 impl Problem {
     fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, detail: detail.into(), results: None }
+        Self { status, kind, detail: detail.into(), results: None, retry_after_s: RETRY_AFTER_S }
     }
 
     /// The request cannot be parsed.
@@ -108,6 +110,18 @@ impl Problem {
         let detail = "too many log-ins are waiting or have failed (security.max_waiting_log_ins, \
                       security.max_failed_log_ins_per_address, security.max_failed_log_ins_per_user)";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "log-ins", detail)
+    }
+
+    /// The user has sent too many requests.
+    pub(crate) fn over_quota(wait_ms: u64) -> Self {
+        let detail =
+            format!("the quota http_request_rate of the user is exceeded: try again in {wait_ms} ms");
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "quota", detail);
+        Self { retry_after_s: wait_ms.div_ceil(1000).max(1), ..problem }
+    }
+
+    pub(crate) fn banned() -> Self {
+        Self::new(StatusCode::FORBIDDEN, "banned", "the user or the address is banned (mainstem ban)")
     }
 
     pub(crate) fn first_user() -> Self {
@@ -224,7 +238,7 @@ impl IntoResponse for Problem {
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after_s));
         }
         response
     }

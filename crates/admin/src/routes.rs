@@ -15,7 +15,7 @@ use crate::gate::{REJECTED_METHOD, Rejection};
 use crate::hosts::check_host;
 use crate::problem::Problem;
 use crate::response::with_json;
-use crate::{bindings, health, metrics, queues, receive, rules, send, settle, users};
+use crate::{bans, bindings, health, metrics, queues, quotas, receive, rules, send, settle, users};
 
 /// The OpenAPI 3.1 description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -69,6 +69,12 @@ fn table() -> Vec<Route> {
         (Method::GET, "/v1/acls", get(rules::list), Access::Cluster(Action::AdminRead)),
         (Method::POST, "/v1/acls", post(rules::add), Access::Security),
         (Method::DELETE, "/v1/acls/{id}", delete(rules::remove), Access::Security),
+        (Method::GET, "/v1/quotas", get(quotas::list), Access::Cluster(Action::AdminRead)),
+        (Method::PATCH, "/v1/quotas", patch(quotas::set), Access::Security),
+        (Method::DELETE, "/v1/quotas", delete(quotas::remove), Access::Security),
+        (Method::GET, "/v1/bans", get(bans::list), Access::Cluster(Action::AdminRead)),
+        (Method::POST, "/v1/bans", post(bans::add), Access::Security),
+        (Method::DELETE, "/v1/bans", delete(bans::remove), Access::Security),
         (Method::GET, "/v1/acls/explain", get(rules::explain), Access::Cluster(Action::AdminRead)),
     ]
 }

@@ -14,6 +14,7 @@ mod kafka;
 mod produce;
 mod publish;
 mod queue;
+mod quota;
 mod storage;
 mod subscribe;
 mod tls;
@@ -41,6 +42,7 @@ pub(crate) use publish::PubArgs;
 pub(crate) use queue::{
     HttpArgs, OutputArgs, PeekArgs, QueueArgs, QueueCommand, ReceiveArgs, ReplayArgs, SendArgs,
 };
+pub(crate) use quota::{BanArgs, BanCommand, BanSubjectArgs, EntityArgs, QuotaArgs, QuotaCommand};
 pub(crate) use storage::{RepairArgs, VerifyArgs};
 pub(crate) use subscribe::SubArgs;
 pub(crate) use tls::TlsArgs;
@@ -79,6 +81,10 @@ pub(crate) enum Command {
     User(Box<UserArgs>),
     /// Add, show, delete and explain access rules
     Acl(Box<AclArgs>),
+    /// Set, show and delete quotas of users, client ids and addresses
+    Quota(Box<QuotaArgs>),
+    /// Ban users, client ids and networks
+    Ban(Box<BanArgs>),
     /// Make certificates for TLS: an authority, the broker's and those of clients
     Cert(CertArgs),
     /// Benchmark a broker
@@ -282,6 +288,8 @@ mod tests {
             Command::Binding(args) => args.http.broker,
             Command::User(args) => args.http.broker,
             Command::Acl(args) => args.http.broker,
+            Command::Quota(args) => args.http.broker,
+            Command::Ban(args) => args.http.broker,
             Command::Bench(BenchCommand::Mqtt(args)) => args.broker.to_string(),
             Command::Bench(BenchCommand::Kafka(args)) => match args.work {
                 BenchKafkaWork::Idle(args) => args.common.broker.to_string(),
@@ -304,6 +312,8 @@ mod tests {
             "binding list",
             "user list",
             "acl list",
+            "quota list",
+            "ban list",
             "bench mqtt",
             "bench kafka idle",
             "bench queue enqueue",

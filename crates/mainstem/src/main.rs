@@ -58,6 +58,8 @@ fn main() -> ExitCode {
         Command::Binding(args) => return tool::binding(&args),
         Command::User(args) => return run_user(&args),
         Command::Acl(args) => return tool::acl(&args),
+        Command::Quota(args) => return tool::quota(&args),
+        Command::Ban(args) => return tool::ban(&args),
         Command::Cert(args) => return tool::cert(&args),
         Command::Bench(command) => return tool::bench(&command),
         Command::Verify(args) => return check::run_verify(&args),

@@ -8,13 +8,16 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mainstem_auth::{Host, Limits, Providers};
 use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_mqtt_server::config_value::ConfigValue;
 use mainstem_mqtt_server::settings;
+use mainstem_quota::{BucketSettings, QuotaKey};
+use mainstem_runtime::{AddressGate, Refusal};
 use mainstem_security::{
-    Actor, Anonymous, SecurityAdmin, SecurityHost, SecurityState, Settings, User, check_user_name,
+    Actor, Anonymous, Published, SecurityAdmin, SecurityHost, SecurityState, Settings, User, check_user_name,
     create_user, read_password_file,
 };
 use serde::Deserializer;
@@ -53,6 +56,11 @@ settings! {
         max_failed_log_ins_per_address: u32 = 20_u32, in 0 ..= 1_000_000;
         /// The same for one user, from all addresses.
         max_failed_log_ins_per_user: u32 = 20_u32, in 0 ..= 1_000_000;
+        /// Seconds whose quota a Kafka client may use at once after it was idle (quota.window.num times
+        /// quota.window.size.seconds).
+        kafka_quota_window_s: u16 = 10_u16, in 1 ..= 3600;
+        /// The same for MQTT publishes and HTTP requests.
+        quota_burst_s: u16 = 1_u16, in 1 ..= 3600;
         /// File to which log-ins, denials and changes of users and rules are appended, as lines of JSON; empty for
         /// none.
         audit_log: String = "";
@@ -162,6 +170,7 @@ pub(crate) fn providers(listeners: &[ListenerSection], jwt: &JwtConfig) -> Resul
 pub(crate) fn open(
     data: &Path,
     config: &SecurityConfig,
+    shards: usize,
     listeners: &[(String, SocketAddr)],
     kafka: &[(String, SocketAddr)],
     providers: Providers,
@@ -172,6 +181,11 @@ pub(crate) fn open(
         .map(|(name, address)| format!("{name} on {address}"))
         .collect();
     let host = open_store(data, config.settings(outside.is_empty())?, &config.limits(), providers)?;
+    host.published().buckets().configure(BucketSettings {
+        shards,
+        kafka_window_s: config.kafka_quota_window_s.into(),
+        burst_s: config.quota_burst_s.into(),
+    });
     let is_open = config.allow_anonymous == AllowAnonymous::True;
     if !is_open && let Some((name, address)) = kafka.iter().find(|(_, address)| !is_loopback(address.ip())) {
         return Err(format!(
@@ -191,6 +205,32 @@ pub(crate) fn open(
         ));
     }
     Ok(Arc::new(host))
+}
+
+/// Bans and quotas of addresses, for new connections.
+pub(crate) struct Gate(pub(crate) Arc<Published>);
+
+impl AddressGate for Gate {
+    fn is_banned(&self, address: IpAddr) -> bool {
+        let state = self.0.state();
+        !state.bans().is_empty() && state.bans().of_address(address, unix_ms()).is_some()
+    }
+
+    fn rate_max(&self, address: IpAddr) -> Option<u32> {
+        self.0.state().quotas().connection_rate(address)
+    }
+
+    fn refused(&self, refusal: Refusal) {
+        if refusal == Refusal::Banned {
+            self.0.note_ban_refused();
+        } else {
+            self.0.buckets().note_refused(QuotaKey::ConnectionCreationRate);
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 /// The secret on which the salts of unknown users depend. It is made once and kept, so that these salts stay the same,

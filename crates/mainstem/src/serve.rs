@@ -32,7 +32,7 @@ use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
 use crate::memory;
 use crate::operations;
 use crate::queues::declare_queues;
-use crate::security;
+use crate::security::{self, Gate};
 use crate::storage::{self, RestoredShard, SharedState};
 
 /// Runs the broker until a signal ends it.
@@ -170,7 +170,11 @@ fn open_security(
         kafka.iter().any(is_open) && !providers.certificates.contains_key(name)
     };
     let kafka: Vec<_> = listeners.iter().filter(|(name, _)| has_no_log_in(name)).cloned().collect();
-    security::open(Path::new(&config.server.data), &config.security, &listeners, &kafka, providers)
+    let shards = shard_count(options.shards);
+    let data = Path::new(&config.server.data);
+    let host = security::open(data, &config.security, shards, &listeners, &kafka, providers)?;
+    options.admission.set_gate(Arc::new(Gate(Arc::clone(host.published()))));
+    Ok(host)
 }
 
 /// State shared by all shards, with the bindings of the configuration.

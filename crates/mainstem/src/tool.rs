@@ -14,6 +14,7 @@
 //! | `queue.rs`, `queue/`, `binding.rs`, `http.rs` | `mainstem queue` and `mainstem binding`; their HTTP client |
 //! | `kafka.rs`, `kafka/` | the Kafka tools, with a Kafka client of their own |
 //! | `user.rs` | `mainstem user` and `mainstem acl` |
+//! | `quota.rs` | `mainstem quota` and `mainstem ban` |
 //! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
 //! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
@@ -39,6 +40,7 @@ mod message_handler;
 mod properties;
 mod publish;
 mod queue;
+mod quota;
 mod session;
 mod stdout;
 mod subscribe;
@@ -52,8 +54,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli::{
-    AclArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, NewPasswordArgs, ProduceArgs,
-    PubArgs, QueueArgs, SubArgs, TopicArgs, UserArgs,
+    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, NewPasswordArgs,
+    ProduceArgs, PubArgs, QueueArgs, QuotaArgs, SubArgs, TopicArgs, UserArgs,
 };
 use failure::Failure;
 
@@ -116,6 +118,16 @@ pub(crate) fn add_user(data: &Path, name: &str, password: &NewPasswordArgs, role
 /// `mainstem acl`.
 pub(crate) fn acl(args: &AclArgs) -> ExitCode {
     conclude("acl", args.http.quiet, user::run_acl(args))
+}
+
+/// `mainstem quota`.
+pub(crate) fn quota(args: &QuotaArgs) -> ExitCode {
+    conclude("quota", args.http.quiet, quota::run_quota(args))
+}
+
+/// `mainstem ban`.
+pub(crate) fn ban(args: &BanArgs) -> ExitCode {
+    conclude("ban", args.http.quiet, quota::run_ban(args))
 }
 
 /// `mainstem cert`.

@@ -5,6 +5,7 @@ mod binding;
 mod kafka;
 mod mqtt;
 mod queue;
+mod quota;
 mod security;
 mod security_kafka;
 mod security_mqtt;

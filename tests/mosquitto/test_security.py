@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import tempfile
+import time
+import urllib.request
 
 import pytest
 
@@ -60,7 +62,7 @@ def test_every_command_of_the_page_does_what_it_says(start):
     script = "\n".join(f"echo '$' {index}; {line}; echo status $?" for index, line in enumerate(commands("security.md")))
     # The page uses the default ports.
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -h {addresses['mqtt'][0]} -p {addresses['mqtt'][1]} ")
-    script = re.sub(r"mainstem (user|acl) ", rf"'{binary()}' \1 -b {http} ", script)
+    script = re.sub(r"mainstem (user|acl|quota|ban) ", rf"'{binary()}' \1 -b {http} ", script)
     script = script.replace("localhost:8080", http)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSTEM_")}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=environment)
@@ -87,6 +89,55 @@ def test_a_password_file_of_mosquitto(start, tmp_path, version):
     assert mosquitto("mosquitto_pub", address, "-u", "alice", "-P", "secret", *publish).returncode == 0
     for wrong in (["-u", "alice", "-P", "wrong"], ["-u", "bob", "-P", "secret"], []):
         assert mosquitto("mosquitto_pub", address, *wrong, *publish).returncode != 0
+
+
+def mainstem(address, tool, *arguments):
+    """Runs one of our tools over HTTP, which must succeed."""
+    command = [binary(), tool, *arguments, "-b", f"{address[0]}:{address[1]}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_a_publisher_is_slowed_down_to_its_quota_and_loses_nothing(start, version, qos):
+    addresses = start()
+    mainstem(addresses["http"], "quota", "set", "--client-id", "fast", "publish_rate=20")
+    host, port = addresses["mqtt"]
+    subscriber = subprocess.Popen(["mosquitto_sub", "-h", host, "-p", str(port), "-V", version, "-q", qos, "-t", "a",
+                                   "-C", "60", "-d"], stdout=subprocess.PIPE, text=True)
+    while "SUBACK" not in subscriber.stdout.readline():
+        pass
+    began = time.monotonic()
+    lines = "".join(f"line {number}\n" for number in range(60))
+    publish = ["mosquitto_pub", "-h", host, "-p", str(port), "-V", version, "-i", "fast", "-q", qos, "-t", "a", "-l"]
+    done = subprocess.run(publish, input=lines, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    printed, _ = subscriber.communicate(timeout=30)
+    # 20 are the burst, and the others take two seconds.
+    assert time.monotonic() - began >= 1.8
+    assert [line for line in printed.splitlines() if line.startswith("line ")] == lines.splitlines()
+    metrics = urllib.request.urlopen("http://{}:{}/metrics".format(*addresses["http"])).read().decode()
+    throttled = re.search(r'^mainstem_quota_throttled_total\{quota="publish_rate"\} (\d+)$', metrics, re.M)
+    assert int(throttled[1]) > 0
+
+
+def test_a_banned_client_is_disconnected_and_refused(start):
+    addresses = start()
+    host, port = addresses["mqtt"]
+    subscriber = subprocess.Popen(["mosquitto_sub", "-h", host, "-p", str(port), "-V", "mqttv5", "-i", "press-7",
+                                   "-t", "a", "-d"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while "SUBACK" not in subscriber.stdout.readline():
+        pass
+    mainstem(addresses["http"], "ban", "add", "--client-id", "press-7", "--reason", "sends nonsense")
+    # mosquitto_sub connects again after a DISCONNECT of the broker, and gives up when that is refused.
+    printed, _ = subscriber.communicate(timeout=30)
+    assert "banned" in printed.lower(), printed
+    publish = ["-i", "press-7", "-t", "a", "-m", "x"]
+    assert mosquitto("mosquitto_pub", addresses["mqtt"], *publish).returncode != 0
+    mainstem(addresses["http"], "ban", "delete", "--client-id", "press-7")
+    assert mosquitto("mosquitto_pub", addresses["mqtt"], *publish).returncode == 0
 
 
 def test_listeners_outside_loopback_need_users_or_a_decision(tmp_path):

@@ -20,7 +20,7 @@ use crate::problem::Problem;
 use crate::response::json_response;
 use crate::users::{change, host};
 
-/// Whom quotas are for.
+/// The user, client id or address of quotas.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EntityQuery {

@@ -1,4 +1,4 @@
-//! Whom a quota is for: a user, a client id, both, or an address; or the default of those.
+//! What a quota is for: a user, a client id, both, or an address; or the default of those.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub enum Name {
     Exact(Arc<str>),
 }
 
-/// Whom a quota is for.
+/// What a quota is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entity {
     /// A user.

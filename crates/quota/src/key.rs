@@ -10,7 +10,7 @@ pub enum QuotaKey {
     ProducerByteRate,
     /// Bytes per second of records in Kafka's Fetch responses.
     ConsumerByteRate,
-    /// Share of one shard's time that Kafka requests may take, percent. A bucket counts it in units of work, 100 ns each.
+    /// Share of one shard's time that Kafka requests may take, percent. A bucket counts units of work, 100 ns each.
     RequestPercentage,
     /// Partitions that Kafka requests create and delete, per second.
     ControllerMutationRate,

@@ -18,7 +18,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `key.rs` | the kinds of quotas |
-//! | `entity.rs` | whom a quota is for |
+//! | `entity.rs` | what a quota is for |
 //! | `table.rs` | quotas by entity, and which one applies |
 //! | `bucket.rs` | a token bucket that shards share |
 //! | `buckets.rs` | the buckets of all clients, and counters |

@@ -5,8 +5,8 @@
 //! readers take after a change only.
 //!
 //! # Entry points
-//! - [`SecurityState`]: users, rules, quotas and bans. [`SecurityState::apply`] takes a [`Change`], which [`encode`] and [`decode`]
-//!   turn into a record and back. [`Published`] shows the newest state to all threads.
+//! - [`SecurityState`]: users, rules, quotas and bans. [`SecurityState::apply`] takes a [`Change`], which [`encode`]
+//!   and [`decode`] turn into a record and back. [`Published`] shows the newest state to all threads.
 //! - [`Grants::compile`]: the rules of one connection. [`Grants::allows`] and [`Grants::subscribe`] are the checks.
 //! - [`SecurityState::explain`]: the same decision with its reason, rule by rule.
 //! - [`Authenticator`] and [`SecurityAdmin`]: how protocols have log-ins verified and users changed by a host.

@@ -1,7 +1,7 @@
 //! `DescribeClientQuotas`, versions 0 to 1: lists quotas (KIP-546).
 //!
-//! A filter has a component for each kind of part, which matches a name, the default, or any of both. Entities must have
-//! all parts of the filter; with `strict`, no others.
+//! A filter has a component for each kind of part, which matches a name, the default, or any. Entities must have all
+//! parts of the filter; with `strict`, no others.
 
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::describe_client_quotas::{

@@ -23,7 +23,7 @@ pub(crate) struct QuotaArgs {
 pub(crate) enum QuotaCommand {
     /// Set quotas; others of the same user, client id or address stay
     Set {
-        /// Whom they are for.
+        /// The user, client id or address.
         #[command(flatten)]
         entity: EntityArgs,
         /// Quotas, such as `publish_rate=100`
@@ -38,7 +38,7 @@ pub(crate) enum QuotaCommand {
     },
     /// Delete quotas
     Delete {
-        /// Whom they are for.
+        /// The user, client id or address.
         #[command(flatten)]
         entity: EntityArgs,
         /// Quotas to delete, such as `publish_rate`; without any, all
@@ -47,7 +47,7 @@ pub(crate) enum QuotaCommand {
     },
 }
 
-/// Whom quotas are for.
+/// The user, client id or address of quotas.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("entity").required(true).multiple(true).args([
     "user", "default_user", "client_id", "default_client_id", "ip", "default_ip",
@@ -87,7 +87,7 @@ pub(crate) struct BanArgs {
 /// Subcommands of `mainstem ban`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum BanCommand {
-    /// Add a ban, and disconnect whom it bans
+    /// Add a ban, and disconnect its clients
     Add {
         /// Who is banned.
         #[command(flatten)]

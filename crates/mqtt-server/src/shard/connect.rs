@@ -76,19 +76,7 @@ impl Shard {
             self.connections.await_end(conn, None);
             has_waited = true;
         }
-        let connect = match decode(Version::V5, frame) {
-            Ok(Packet::Connect(connect)) => connect,
-            Ok(_) => {
-                return Err(ProtocolError::new(
-                    ReasonCode::ProtocolError,
-                    "the first packet is not CONNECT [MQTT-3.1.0-1]",
-                ));
-            }
-            Err(error) => {
-                self.answer_undecodable(io, conn, frame, error.reason);
-                return Err(error.into());
-            }
-        };
+        let connect = self.decode_connect(io, conn, frame)?;
         if let Err(reason) = self.check_connect(&connect, has_waited) {
             return self.refuse_connect(io, conn, &connect, reason);
         }
@@ -154,6 +142,26 @@ impl Shard {
         self.arm_proof(io, conn, place.slot);
         self.send_connack(io, conn, connect, &place);
         Ok(if self.connections.state(conn) == ConnState::Vacant { Next::Gone } else { Next::Packet })
+    }
+
+    /// Decodes a CONNECT.
+    fn decode_connect<'a>(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        frame: &'a [u8],
+    ) -> Result<Connect<'a>, ProtocolError> {
+        match decode(Version::V5, frame) {
+            Ok(Packet::Connect(connect)) => Ok(connect),
+            Ok(_) => {
+                let what = "the first packet is not CONNECT [MQTT-3.1.0-1]";
+                Err(ProtocolError::new(ReasonCode::ProtocolError, what))
+            }
+            Err(error) => {
+                self.answer_undecodable(io, conn, frame, error.reason);
+                Err(error.into())
+            }
+        }
     }
 
     /// Rejects a CONNECT that does not decode, if its protocol level is known [MQTT-3.1.2-2].

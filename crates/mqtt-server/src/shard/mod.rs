@@ -103,6 +103,13 @@ enum Next {
     Gone,
 }
 
+impl Next {
+    /// How long the connection is held at least, ms.
+    fn pause_ms(self) -> u32 {
+        if let Self::Pause(pause_ms) = self { pause_ms } else { 0 }
+    }
+}
+
 /// One shard of the MQTT server: a [`Service`] for the runtime's loop.
 pub struct Shard {
     me: u16,
@@ -388,12 +395,8 @@ impl Service for Shard {
                     packets += 1;
                     answers += u64::from(is_answered);
                 }
-                Ok(Next::Hold) => {
-                    received.hold = true;
-                    break Ok(Next::Hold);
-                }
-                Ok(Next::Pause(pause_ms)) => {
-                    (received.hold, received.pause_ms) = (true, pause_ms);
+                Ok(next @ (Next::Hold | Next::Pause(_))) => {
+                    (received.hold, received.pause_ms) = (true, next.pause_ms());
                     break Ok(Next::Hold);
                 }
                 outcome => break outcome,

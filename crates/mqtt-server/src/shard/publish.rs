@@ -106,9 +106,6 @@ impl Shard {
         if level_count(topic) > usize::from(self.config().max_topic_levels) {
             return Err(ProtocolError::new(ReasonCode::TopicNameInvalid, "topic name with too many levels"));
         }
-        if self.is_over_quota {
-            return self.refuse_over_quota(io, slot, publish);
-        }
         if let Some(what) = self.shortage(io, slot, publish) {
             return self.refuse_publish(io, slot, publish, what);
         }
@@ -165,9 +162,12 @@ impl Shard {
         Ok(Next::Packet)
     }
 
-    /// What is missing to take responsibility for a publish at QoS 1 or 2. Memory does not matter to a QoS 2 exchange
+    /// What is missing to take responsibility for a publish: a quota, or at QoS 1 and 2 disk or memory. Memory does not matter to a QoS 2 exchange
     /// that has begun: it has its message.
     fn shortage(&mut self, io: &Io<'_, Mail>, slot: u32, publish: &Publish<'_>) -> Option<&'static str> {
+        if self.is_over_quota {
+            return Some("a quota is exceeded (mqtt.quota_policy)");
+        }
         if publish.qos == QoS::AtMostOnce {
             return None;
         }
@@ -243,8 +243,9 @@ impl Shard {
         }
     }
 
-    /// Disk or memory cannot take a message: QoS 1 and 2 are refused, rather than accepted and lost.
-    pub(super) fn refuse_publish(
+    /// Disk or memory cannot take a message, or a quota is exceeded: QoS 1 and 2 are refused, rather than accepted and
+    /// lost.
+    fn refuse_publish(
         &mut self,
         io: &mut Io<'_, Mail>,
         slot: u32,
@@ -252,6 +253,9 @@ impl Shard {
         what: &'static str,
     ) -> Handled {
         self.deliveries.counters_mut().publish_dropped += 1;
+        if publish.qos == QoS::AtMostOnce {
+            return Ok(Next::Packet);
+        }
         let session = self.sessions.at(slot);
         // An exchange that has begun must not end with an error: the journal has it, and would take the next publish
         // with this identifier for the same one.

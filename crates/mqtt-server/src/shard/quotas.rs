@@ -76,20 +76,6 @@ impl Shard {
             log::info!("client {client_id:?}: the quota {key} is exceeded, {what}");
         }
     }
-
-    /// A publish that exceeds a quota is dropped: at QoS 1 and 2 with an error that its client can understand.
-    pub(super) fn refuse_over_quota(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        slot: u32,
-        publish: &Publish<'_>,
-    ) -> Handled {
-        if publish.qos == QoS::AtMostOnce {
-            self.deliveries.counters_mut().publish_dropped += 1;
-            return Ok(Next::Packet);
-        }
-        self.refuse_publish(io, slot, publish, "a quota is exceeded (mqtt.quota_policy)")
-    }
 }
 
 /// Takes a message from the buckets of a client, unless one is in debt: then says how long.

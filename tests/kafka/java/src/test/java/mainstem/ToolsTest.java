@@ -164,8 +164,8 @@ class ToolsTest extends WithKafka {
 
     @Test
     void quotas() throws Exception {
-        String[] server = {"--bootstrap-server", bootstrap()};
-        String client = topic(1) + "-client";
+        String[] server = {"--bootstrap-server", bootstrap};
+        String client = unique("client");
         String[][] entities = {
             with(server, "--entity-type", "clients", "--entity-name", client),
             with(server, "--entity-type", "users", "--entity-name", client),

@@ -162,8 +162,8 @@ impl Shard {
         Ok(Next::Packet)
     }
 
-    /// What is missing to take responsibility for a publish: a quota, or at QoS 1 and 2 disk or memory. Memory does not matter to a QoS 2 exchange
-    /// that has begun: it has its message.
+    /// What is missing to take responsibility for a publish: a quota, or at QoS 1 and 2 disk or memory. Memory does not
+    /// matter to a QoS 2 exchange that has begun: it has its message.
     fn shortage(&mut self, io: &Io<'_, Mail>, slot: u32, publish: &Publish<'_>) -> Option<&'static str> {
         if self.is_over_quota {
             return Some("a quota is exceeded (mqtt.quota_policy)");

@@ -54,6 +54,9 @@ pub(crate) async fn set(
         Err(error) => Err(Problem::invalid(error)),
     };
     let ops = body.into_iter().map(op).collect::<Result<Vec<_>, Problem>>()?;
+    if ops.is_empty() {
+        return Err(Problem::invalid("the body changes nothing"));
+    }
     let wanted = entity.clone();
     let edit = move |state: &SecurityState| {
         alter_quotas(state, wanted, &ops).map(|change| vec![change]).map_err(ChangeError::Invalid)

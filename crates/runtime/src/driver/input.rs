@@ -24,12 +24,15 @@ const LARGE_BYTES_PER_UNIT: usize = 128;
 /// Maximum retry interval while no held connection makes progress, ms.
 const HELD_RETRY_MS_MAX: u64 = 8;
 
+/// A held connection: until when, ms; slot and generation; address of the client. The first to end is the greatest.
+type Paused = Reverse<(u64, u32, u32, Option<IpAddr>)>;
+
 /// Held connections, in the order in which they are offered their input.
 #[derive(Debug)]
 pub(super) struct Held {
     queue: FairQueue<ConnId>,
-    /// Connections that are held at least until a time, ms: slot, generation, and address of the client.
-    paused: BinaryHeap<Reverse<(u64, u32, u32, Option<IpAddr>)>>,
+    /// Connections that are held at least until a time.
+    paused: BinaryHeap<Paused>,
     /// No connection made progress when last offered its input; an immediate retry would waste CPU.
     blocked: bool,
     /// Delay of the next retry, ms; grows exponentially.

@@ -239,8 +239,8 @@ async fn verify(
     }
 }
 
-/// User name and password of basic authentication (RFC 7617), or a token without a name (RFC 6750); `None` also if there
-/// are several, since a proxy may have checked another one than the broker would take.
+/// User name and password of basic authentication (RFC 7617), or a token without a name (RFC 6750); `None` also if
+/// there are several, since a proxy may have checked another one than the broker would take.
 fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let text = all.next().filter(|_| all.next().is_none())?.to_str().ok()?;

@@ -87,8 +87,8 @@ pub struct Actor {
     pub principal: Principal,
     /// Where the client is.
     pub address: Option<IpAddr>,
-    /// The protocol: `kafka`, `http`; `mqtt` for clients that connect too often; `command-line` for a tool that works on the
-    /// data directory.
+    /// The protocol: `kafka`, `http`; `mqtt` for clients that connect too often; `command-line` for a tool that works
+    /// on the data directory.
     pub protocol: &'static str,
 }
 

@@ -274,11 +274,13 @@ impl Connections {
         self.conns[conn.slot()].quotas.as_ref()
     }
 
-    /// The connection is not read for this time because of a quota. It counts as alive then: its packets cannot be
-    /// read. Returns false if it has been waiting already.
-    pub(crate) fn pause(&mut self, conn: ConnId, wait_ms: u64, now_ms: u64) -> bool {
+    /// The connection is not read for this time because of a quota. Unless its peer `has_closed`, it counts as alive
+    /// then: its packets cannot be read. Returns false if it has been waiting already.
+    pub(crate) fn pause(&mut self, conn: ConnId, wait_ms: u64, now_ms: u64, has_closed: bool) -> bool {
         let known = self.at(conn);
-        known.last_packet_ms = now_ms;
+        if !has_closed {
+            known.last_packet_ms = now_ms;
+        }
         let is_first = known.paused_until_ms < now_ms;
         known.paused_until_ms = now_ms + wait_ms;
         is_first

@@ -198,6 +198,13 @@ impl Message {
         self.size
     }
 
+    /// The part of [`Self::size`] that each receiver's output has a copy of; payloads and user properties of
+    /// [`SHARED_MIN_BYTES`] are shared.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        let shared = self.shared_payload().into_iter().chain(self.shared_user_properties());
+        self.size.saturating_sub(shared.map(|bytes| bytes.len()).sum())
+    }
+
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
     }

@@ -357,8 +357,7 @@ impl<S: Service> Driver<S> {
         let mut wait = self.core.timers.next_in_ms(now_ms);
         let mut at_most = |ms: u64| wait = Some(wait.map_or(ms, |known| known.min(ms)));
         if !self.held.is_empty() {
-            // The receiver of a full mailbox wakes this shard when it has emptied it; the bound is a safety net.
-            at_most(if self.core.io().congested() { RETRY_MS } else { self.held.retry_ms() });
+            at_most(self.held.retry_ms());
         }
         for listener in self.listeners.iter().filter(|listener| listener.has_more) {
             at_most(listener.pause_ms());

@@ -58,6 +58,8 @@ pub(crate) struct FanOuts {
 struct Waiting {
     messages: u32,
     bytes: usize,
+    /// What each receiver's output has of them in memory of its own, bytes: large payloads are shared.
+    copied_bytes: usize,
     /// The messages that the mean interval does not include yet.
     unobserved: u32,
     /// When the first output came, and the first message. Acknowledgments may wait before that.
@@ -95,11 +97,12 @@ impl FanOuts {
         !self.queue.is_empty() || now_ms < self.resume_ns / NS_PER_MS
     }
 
-    /// Counts a message that was appended to many outputs.
-    pub(crate) fn note(&mut self, bytes: usize) {
+    /// Counts a message that was appended to many outputs, each with a copy of so many of its bytes.
+    pub(crate) fn note(&mut self, bytes: usize, copied_bytes: usize) {
         self.waiting.messages += 1;
         self.waiting.unobserved += 1;
         self.waiting.bytes += bytes;
+        self.waiting.copied_bytes += copied_bytes;
     }
 
     /// Adds a connection that is not in the queue.
@@ -110,7 +113,7 @@ impl FanOuts {
 
     /// Upper bound of the output that waits for the next round, bytes.
     pub(crate) fn waiting_bytes(&self) -> usize {
-        self.waiting.bytes * self.queue.len()
+        self.waiting.copied_bytes * self.queue.len()
     }
 
     /// Forgets messages of which no output waits: nobody got them, or the round has sent them already.
@@ -230,7 +233,7 @@ mod tests {
             if self.fan_outs.is_empty() {
                 self.fan_outs.push(0);
             }
-            self.fan_outs.note(bytes);
+            self.fan_outs.note(bytes, bytes);
             self.fan_outs.observe(self.now_ns);
         }
 
@@ -241,6 +244,15 @@ mod tests {
                 self.pass(interval_ns);
             }
         }
+    }
+
+    #[test]
+    fn shared_payloads_count_once_however_many_connections_wait() {
+        let mut fan_outs = FanOuts::default();
+        (0..1_000).for_each(|slot| fan_outs.push(slot));
+        fan_outs.note(1_000_000, 100);
+        assert_eq!(fan_outs.waiting_bytes(), 1_000 * 100);
+        assert_eq!(fan_outs.due_ns(), 0, "a batch of sensible size does not wait");
     }
 
     #[test]

@@ -147,10 +147,11 @@ impl<M> Io<'_, M> {
         }
     }
 
-    /// Counts a message of this many bytes that was appended to outputs of [`Io::fan_out_output_if_room`]. How often
-    /// this happens decides how long they wait for the next message.
-    pub fn note_fan_out(&mut self, bytes: usize) {
-        self.links.fan_outs.note(bytes);
+    /// Counts a message of this many bytes that was appended to outputs of [`Io::fan_out_output_if_room`]; each output
+    /// has a copy of `copied_bytes` of them and shares the rest. How often this happens decides how long they wait for
+    /// the next message.
+    pub fn note_fan_out(&mut self, bytes: usize, copied_bytes: usize) {
+        self.links.fan_outs.note(bytes, copied_bytes);
     }
 
     /// Whether the output is below half of the congestion limits. If not,

@@ -296,3 +296,62 @@ fn a_client_with_many_connections_gets_no_more_than_one_with_a_single_connection
     (handle.drainer())();
     handle.join().unwrap();
 }
+
+/// Holds all input, and takes none of it before a timer.
+#[derive(Default)]
+struct Refusing {
+    turns: Arc<AtomicUsize>,
+    has_waited: Arc<AtomicBool>,
+}
+
+impl Service for Refusing {
+    type Mail = ();
+
+    fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
+
+    fn received(&mut self, io: &mut Io<'_, ()>, _conn: ConnId, bytes: &[u8]) -> Received {
+        if self.has_waited.load(Ordering::Relaxed) {
+            return Received { consumed: bytes.len(), ..Received::default() };
+        }
+        io.set_timer(io.clock.now_ms + 200, 0);
+        Received { consumed: 0, hold: true, ..Received::default() }
+    }
+
+    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+    fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
+
+    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {
+        self.has_waited.store(true, Ordering::Relaxed);
+    }
+
+    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
+        self.has_waited.load(Ordering::Relaxed)
+    }
+
+    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
+
+    fn drain(&mut self, _io: &mut Io<'_, ()>) {}
+}
+
+#[test]
+fn a_shard_that_takes_no_held_input_sleeps() {
+    let (turns, has_waited) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let service = |_, _| Refusing { turns: Arc::clone(&turns), has_waited: Arc::clone(&has_waited) };
+    let handle = start(&options(), service).unwrap();
+    let ListenerAddress::Tcp(address) = handle.listeners()[0].address.clone() else { panic!("TCP") };
+    let mut held = TcpStream::connect(address).unwrap();
+    held.write_all(b"x").unwrap();
+    wait_for("the timer", || has_waited.load(Ordering::Relaxed));
+    // One in 10 ms and some at the beginning; without sleep there are thousands.
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns < 60, "{turns} turns");
+    (handle.drainer())();
+    handle.join().unwrap();
+}

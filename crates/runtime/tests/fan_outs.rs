@@ -43,7 +43,7 @@ impl Service for Letters {
                         let output = io.fan_out_output_if_room(*subscriber).expect("room for a letter");
                         output.buffer().push(letter);
                     }
-                    io.note_fan_out(1);
+                    io.note_fan_out(1, 1);
                 }
             }
         }

@@ -431,7 +431,7 @@ impl Shard {
         deliveries.limit_to(None);
         let level = deliveries.take_tally().majority(fan_out.receivers);
         if fan_out.is_large {
-            io.note_fan_out(message.size());
+            io.note_fan_out(message.size(), message.copied_bytes());
         }
         io.charge(fan_out_units(fan_out, matched, message));
         matched.pressure.note(level, self.me, io.clock.now_ms);

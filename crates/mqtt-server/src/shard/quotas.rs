@@ -60,7 +60,7 @@ impl Shard {
                 Some(Err(ProtocolError::new(ReasonCode::MessageRateTooHigh, what)))
             }
             QuotaPolicy::Wait | QuotaPolicy::Refuse => {
-                if self.connections.pause(conn, wait_ms, now_ms) {
+                if self.connections.pause(conn, wait_ms, now_ms, io.peer_has_closed(conn)) {
                     self.shared.security.note_throttled(key, wait_ms);
                     self.log_quota(now_ms, slot, key, &format!("it is not read for {wait_ms} ms"));
                 }

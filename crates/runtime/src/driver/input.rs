@@ -9,8 +9,8 @@ use std::collections::BinaryHeap;
 use std::io::{self, Read};
 use std::net::IpAddr;
 
-use super::Driver;
 use super::fair_queue::FairQueue;
+use super::{Driver, RETRY_MS};
 use crate::links::{ConnId, Link, Phase, READ_BUFFER_BYTES};
 use crate::service::Service;
 use crate::work::divide;
@@ -35,13 +35,21 @@ pub(super) struct Held {
     paused: BinaryHeap<Paused>,
     /// No connection made progress when last offered its input; an immediate retry would waste CPU.
     blocked: bool,
+    /// The service took no held input at all.
+    is_refused: bool,
     /// Delay of the next retry, ms; grows exponentially.
     retry_ms: u64,
 }
 
 impl Default for Held {
     fn default() -> Self {
-        Self { queue: FairQueue::default(), paused: BinaryHeap::new(), blocked: false, retry_ms: 1 }
+        Self {
+            queue: FairQueue::default(),
+            paused: BinaryHeap::new(),
+            blocked: false,
+            is_refused: false,
+            retry_ms: 1,
+        }
     }
 }
 
@@ -56,7 +64,12 @@ impl Held {
 
     /// How long to wait before the next offer, ms.
     pub(super) fn retry_ms(&self) -> u64 {
-        if self.blocked { self.retry_ms } else { 0 }
+        match (self.is_refused, self.blocked) {
+            // What the service waits for wakes the shard, such as the receiver of a full mailbox.
+            (true, _) => RETRY_MS,
+            (false, true) => self.retry_ms,
+            (false, false) => 0,
+        }
     }
 
     fn add(&mut self, conn: ConnId, address: Option<IpAddr>) {
@@ -99,11 +112,15 @@ impl<S: Service> Driver<S> {
     pub(super) fn read(&mut self, slot: u32) {
         let Some(socket) = self.sockets.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         let link = self.core.links.slot_mut(slot);
-        if link.input.is_held() || matches!(link.phase(), Phase::Moving(_)) {
+        if matches!(link.phase(), Phase::Moving(_)) {
             return;
         }
         if !link.is_open() {
+            // Also if it was held when it was closed: the end of its stream must be read.
             return self.discard_input(slot);
+        }
+        if link.input.is_held() {
+            return;
         }
         let conn = ConnId { slot, generation: link.generation() };
         if self.core.work.is_phase_over() {
@@ -269,8 +286,10 @@ impl<S: Service> Driver<S> {
         let (units, addresses) = (self.core.work.share(1), self.held.queue.addresses());
         let turn = self.core.stats.turns;
         let mut offered = Vec::new();
+        let (mut has_offered, mut is_refused) = (false, false);
         while !self.held.is_empty() {
-            if self.core.work.is_phase_over() || !self.service.takes_held(&mut self.core.io()) {
+            is_refused = !self.service.takes_held(&mut self.core.io());
+            if is_refused || self.core.work.is_phase_over() {
                 blocked = false;
                 break;
             }
@@ -287,6 +306,7 @@ impl<S: Service> Driver<S> {
                 blocked = false;
                 continue;
             };
+            has_offered = true;
             let input = link.input.take();
             let before = input.len();
             let is_used_up = self.offer_within(conn, input, allowance);
@@ -304,7 +324,9 @@ impl<S: Service> Driver<S> {
         self.held.set_blocked(blocked);
         // The next turn ends what began here: it commits, sends messages and flushes.
         let has_mail = self.core.outbox.iter().any(|mails| !mails.is_empty());
-        if !(blocked && was_blocked) || has_mail || self.core.links.has_pending_close() {
+        self.held.is_refused = is_refused && !has_offered;
+        let waits = self.held.is_refused || blocked && was_blocked;
+        if !waits || has_mail || self.core.links.has_pending_close() {
             self.core.links.request_turn();
         }
     }

@@ -100,10 +100,19 @@ impl Caller {
     pub(crate) fn check_again(&self, app: &App, action: Action, queue: &str) -> Result<(), Problem> {
         let Some(security) = app.broker().security() else { return Ok(()) };
         let state = security.published().state();
+        let Identity { principal, proof } = &self.identity;
+        let now_ms = unix_ms();
+        if proof.as_ref().and_then(|proof| proof.expires_ms).is_some_and(|end_ms| now_ms >= end_ms) {
+            return Err(Problem::log_in());
+        }
         if state.epoch() == self.epoch {
             return Ok(());
         }
-        let Identity { principal, proof } = &self.identity;
+        let user = principal.user().map(|user| &**user);
+        if state.bans().find(user, None, self.address, now_ms).is_some() {
+            security.published().note_ban_refused();
+            return Err(Problem::banned());
+        }
         let must_log_in = principal.user().is_none() && state.has_log_ins();
         if must_log_in || !state.admits(principal, proof.as_deref()) {
             return Err(Problem::log_in());
@@ -152,9 +161,15 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
         request.extensions_mut().insert(Caller { address, listener, ..Caller::default() });
         return Ok(request);
     };
-    let state = security.published().state();
+    let mut state = security.published().state();
     let identity = if state.has_log_ins() {
-        log_in(&security, request.headers(), peer.as_ref()).await?
+        let identity = log_in(&security, request.headers(), peer.as_ref()).await?;
+        // Users, rules and bans may have changed while the password was verified.
+        state = security.published().state();
+        if !state.admits(&identity.principal, identity.proof.as_deref()) {
+            return Err(Problem::log_in());
+        }
+        identity
     } else if matches!(access, Access::Security) {
         if !address.is_some_and(is_local) {
             return Err(Problem::first_user());
@@ -207,7 +222,7 @@ async fn log_in(
     let presented = Presented {
         listener: peer.map_or("", |peer| &peer.listener),
         certificate: peer.and_then(|peer| peer.certificate.as_deref()).map(PeerCertificate::Der),
-        has_password: credentials.is_some(),
+        has_password: headers.contains_key(header::AUTHORIZATION),
         address,
         protocol: PROTOCOL,
     };

@@ -302,7 +302,8 @@ impl LogIns {
             WithPassword::Password if has_password => {
                 return CertificateOutcome::Ignored(Certified { common_name, user: None });
             }
-            WithPassword::Both if has_password && user.is_some() => {
+            WithPassword::Both if !has_password => return CertificateOutcome::Refused,
+            WithPassword::Both if user.is_some() => {
                 return CertificateOutcome::Ignored(Certified { common_name, user });
             }
             _ => {}
@@ -447,11 +448,14 @@ impl Writer {
     fn change(&mut self, edit: Edit, by: &Actor) -> Result<Vec<Change>, ChangeError> {
         let state = self.published.state();
         let mut next = SecurityState::clone(&state);
-        let mut changes = edit(&state)?;
-        for change in &changes {
-            next.check(change).map_err(ChangeError::Invalid)?;
+        let mut changes = Vec::new();
+        for change in edit(&state)? {
+            // Each may depend on those before it: a deletion makes room.
+            next.check(&change).map_err(ChangeError::Invalid)?;
+            if next.apply(&change) {
+                changes.push(change);
+            }
         }
-        changes.retain(|change| next.apply(change));
         if changes.is_empty() {
             return Ok(changes);
         }
@@ -495,7 +499,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use mainstem_log::MemoryStore;
-    use mainstem_security::{RuleId, create_user, delete_user};
+    use mainstem_security::{Ban, BanSubject, MAX_BANS, RuleId, add_ban, create_user, delete_user};
     use serde_json::Value;
 
     use super::*;
@@ -568,6 +572,23 @@ mod tests {
         for bytes in [MAX_NAME_BYTES + 1, 30_000] {
             assert_eq!(log_in(&host, &"x".repeat(bytes), "secret"), LogInResult::Rejected);
         }
+    }
+
+    #[test]
+    fn expired_bans_make_room_for_others() {
+        let host = host(&Limits::default());
+        let subject = |number: usize| BanSubject::ClientId(format!("client-{number}").into());
+        let ban = |until_ms| Ban { reason: "".into(), since_ms: 0, until_ms };
+        let full = move |_: &SecurityState| {
+            Ok((0..MAX_BANS).map(|number| Change::PutBan(subject(number), Arc::new(ban(Some(10))))).collect())
+        };
+        assert_eq!(change(&host, Box::new(full)).unwrap().len(), MAX_BANS);
+        let one_more = move |since_ms: u64| {
+            move |state: &SecurityState| Ok(add_ban(state, subject(MAX_BANS), Ban { since_ms, ..ban(None) }))
+        };
+        assert!(matches!(change(&host, Box::new(one_more(9))), Err(ChangeError::Invalid(_))));
+        let changes = change(&host, Box::new(one_more(11))).unwrap();
+        assert!(changes.len() > 1 && matches!(changes.last(), Some(Change::PutBan(..))));
     }
 
     #[test]

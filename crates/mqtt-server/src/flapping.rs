@@ -1,6 +1,8 @@
-//! Clients that connect again and again: counted by client identifier, within a window.
+//! Clients that connect again and again: counted by a hash of the client identifier, within a window, so that long
+//! identifiers cost no memory.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 /// Client identifiers that are counted. If more connect within a window, counting begins anew.
@@ -12,13 +14,19 @@ pub(crate) struct Flapping {
     /// Connections of a client within the window; 0 if nothing is counted.
     connects_max: u32,
     window_ms: u64,
-    /// By client identifier: when its window began, and how often it has connected since.
-    counts: Mutex<HashMap<Box<str>, (u64, u32)>>,
+    hasher: RandomState,
+    /// By hash of the client identifier: when its window began, and how often it has connected since.
+    counts: Mutex<HashMap<u64, (u64, u32)>>,
 }
 
 impl Flapping {
     pub(crate) fn new(connects_max: u32, window_s: u32) -> Self {
-        Self { connects_max, window_ms: u64::from(window_s) * 1000, counts: Mutex::default() }
+        Self {
+            connects_max,
+            window_ms: u64::from(window_s) * 1000,
+            hasher: RandomState::new(),
+            counts: Mutex::default(),
+        }
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
@@ -27,15 +35,16 @@ impl Flapping {
 
     /// Counts a connection. Returns whether there are too many within the window.
     pub(crate) fn count(&self, client_id: &str, now_ms: u64) -> bool {
+        let client = self.hasher.hash_one(client_id);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((since_ms, count)) = counts.get_mut(client_id) {
+        if let Some((since_ms, count)) = counts.get_mut(&client) {
             if now_ms >= *since_ms + self.window_ms {
                 (*since_ms, *count) = (now_ms, 0);
             }
             *count += 1;
             let is_over = *count > self.connects_max;
             if is_over {
-                counts.remove(client_id);
+                counts.remove(&client);
             }
             return is_over;
         }
@@ -48,7 +57,7 @@ impl Flapping {
                 counts.clear();
             }
         }
-        counts.insert(client_id.into(), (now_ms, 1));
+        counts.insert(client, (now_ms, 1));
         false
     }
 }

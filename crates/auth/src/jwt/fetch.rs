@@ -25,7 +25,7 @@ impl Fetcher {
     pub(super) fn new(url: &str, ca_file: Option<&Path>, timeout: Duration) -> Result<Self, String> {
         if !is_safe(url) {
             return Err(
-                "expected https://, or http:// on this machine: keys that somebody on the way replaces \
+                "expected https:// without a user, or http:// on this machine: keys that somebody on the way replaces \
                         would let everyone in"
                     .to_owned(),
             );
@@ -55,9 +55,14 @@ impl Fetcher {
 }
 
 fn is_safe(url: &str) -> bool {
-    let Some(rest) = url.strip_prefix("http://") else { return url.starts_with("https://") };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let authority = |rest: &str| rest.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
+    if let Some(rest) = url.strip_prefix("https://") {
+        // The log names the URL, which must not have a password.
+        return !authority(rest).contains('@');
+    }
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let authority = authority(rest);
+    let host = authority.rsplit_once(':').map_or(&*authority, |(host, _)| host);
     !authority.contains('@') && matches!(host, "localhost" | "127.0.0.1" | "[::1]")
 }
 
@@ -88,6 +93,8 @@ mod tests {
     fn keys_are_fetched_over_tls_or_from_this_machine() {
         for (url, expected) in [
             ("https://id.example.com/keys", true),
+            ("https://id.example.com/keys?by=a@b", true),
+            ("https://user:secret@id.example.com/keys", false),
             ("http://127.0.0.1:8080/keys", true),
             ("http://localhost/keys", true),
             ("http://[::1]:80/keys", true),

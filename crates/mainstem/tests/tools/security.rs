@@ -85,7 +85,7 @@ fn rules_decide_what_a_user_may_do() {
         ["add", "--user", "alice", "--allow", "fly", "queue:jobs"],
         ["add", "--user", "alice", "--allow", "send", "mqtt:a/#"],
         ["add", "--user", "alice", "--allow", "publish", "mqtt:a/#/b"],
-        ["add", "--user", "alice", "--allow", "publish", "mqtt:${cn}/b"],
+        ["add", "--user", "alice", "--allow", "publish", "mqtt:${name}/b"],
     ] {
         acl(&broker, &invalid).fails_with(1);
     }

@@ -24,6 +24,9 @@ use crate::connections::LogInState;
 /// Cost of a message of SCRAM, units.
 const MESSAGE_UNITS: u32 = 100;
 
+/// Largest CONNECT with an authentication method, bytes.
+const CONNECT_BYTES_MAX: usize = 128 * 1024;
+
 /// How far an exchange is.
 enum Progress {
     /// The client must answer this.
@@ -41,6 +44,10 @@ impl Shard {
         connect: &Connect<'_>,
         frame: &[u8],
     ) -> Handled {
+        if frame.len() > CONNECT_BYTES_MAX {
+            // It is kept during the exchange, before anything is proven.
+            return self.refuse_connect(io, conn, connect, ReasonCode::PacketTooLarge);
+        }
         let offered = connect.authentication_method.and_then(|name| self.shared.security.method(name));
         let Some(authentication) = offered.and_then(|method| Authentication::new(method, frame)) else {
             return self.refuse_connect(io, conn, connect, ReasonCode::BadAuthenticationMethod);
@@ -196,8 +203,9 @@ impl Shard {
                 }
                 Step::Challenge(data) => return Ok(Progress::Challenge(data)),
                 Step::Success { user, message } => {
-                    security.attempted(&user, address, true);
-                    let identity = self.certified_identity(io, conn, Identity::of_user(&user.into()));
+                    let identity =
+                        self.certified_identity(io, conn, Identity::of_user(&user.as_str().into()));
+                    security.attempted(&user, address, identity.is_some());
                     let identity = identity.ok_or(ReasonCode::NotAuthorized)?;
                     return Ok(Progress::Proven(identity, message));
                 }

@@ -89,11 +89,6 @@ impl Shard {
             self.hand_over(io, conn, known);
             return Ok(Next::Gone);
         }
-        if self.connections.begin_connect(conn)
-            && let Err(reason) = self.check_flapping(io, &connect)
-        {
-            return self.refuse_connect(io, conn, &connect, reason);
-        }
         let has_begun = self.connections.authentication(conn).is_some();
         if connect.authentication_method.is_some() && !has_begun {
             return self.begin_authentication(io, conn, &connect, frame);
@@ -128,6 +123,12 @@ impl Shard {
             Ok(access) => access,
             Err(reason) => return self.refuse_connect(io, conn, connect, reason),
         };
+        // Only clients that have logged in are counted: otherwise strangers could get others banned.
+        if self.connections.begin_connect(conn)
+            && let Err(reason) = self.check_flapping(io, connect)
+        {
+            return self.refuse_connect(io, conn, connect, reason);
+        }
         let place = match self.attach_session(io, conn, connect, &client_id) {
             Ok(Attached::Here(place)) => place,
             Ok(Attached::OnOtherShard) => return Ok(Next::Gone),

@@ -134,13 +134,23 @@ impl<K: Ord + Clone, V: Clone> ChunkedMap<K, V> {
         self.len -= 1;
         if chunk.is_empty() {
             self.chunks.remove(at);
-        } else if let Some(next) = self.chunks.get(at + 1)
-            && self.chunks[at].len() + next.len() < CHUNK_MAX / 2
+        } else {
+            self.join_if_small(at);
+            if at > 0 {
+                self.join_if_small(at - 1);
+            }
+        }
+        Some(value)
+    }
+
+    /// Makes one chunk of this one and the next, if both are small.
+    fn join_if_small(&mut self, at: usize) {
+        if let [chunk, next, ..] = &self.chunks[at..]
+            && chunk.len() + next.len() < CHUNK_MAX / 2
         {
             let next = self.chunks.remove(at + 1);
             Arc::make_mut(&mut self.chunks[at]).extend(next.iter().cloned());
         }
-        Some(value)
     }
 }
 

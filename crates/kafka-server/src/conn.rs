@@ -360,9 +360,12 @@ impl Conn {
         }
     }
 
-    /// The client has sent something.
-    pub(crate) fn on_input(&mut self, now_ms: u64) {
-        self.last_input_ms = now_ms;
+    /// The client has sent something. What a peer that `has_closed` has left behind may wait for long, because of a
+    /// quota, and does not count.
+    pub(crate) fn on_input(&mut self, now_ms: u64, has_closed: bool) {
+        if !has_closed {
+            self.last_input_ms = now_ms;
+        }
     }
 
     /// Whether the client has sent nothing for `max_idle_ms`. One that waits for a response is not idle.
@@ -438,7 +441,7 @@ mod tests {
         let busy = ConnId::from_parts(7, 1);
         let request = conns.get_mut(busy).unwrap().begin(false);
         let late = ConnId::from_parts(4_321, 1);
-        conns.get_mut(late).unwrap().on_input(200);
+        conns.get_mut(late).unwrap().on_input(200, false);
         assert_eq!(conns.next_idle(699, 600, u64::MAX), []);
         let mut found = std::collections::BTreeSet::new();
         for _ in 0..COUNT.div_ceil(IDLE_CHECK_MIN) {

@@ -50,10 +50,7 @@ impl Service for Shard {
         }
         let all_bytes_max = self.env.shared().config.request_bytes_max as usize;
         if let Some(conn) = self.conns.get_mut(id) {
-            if !io.peer_has_closed(id) {
-                // What a peer has left behind may wait for long, because of a quota; it does not count as alive.
-                conn.on_input(io.clock.now_ms);
-            }
+            conn.on_input(io.clock.now_ms, io.peer_has_closed(id));
             if conn.log_in.has_failed() {
                 received.consumed = bytes.len();
                 return received;

@@ -139,6 +139,10 @@ impl Deferred {
 
     /// Merges the work of a later group into this one.
     pub(crate) fn merge(&mut self, later: Self) {
+        if later.is_empty() {
+            // Most groups of a busy store have nothing but appends.
+            return;
+        }
         if later.checkpoint.is_some() {
             self.checkpoint = later.checkpoint;
         }

@@ -165,7 +165,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "auth",
         tier: "3",
-        contents: "users and rules at run time: their log, log-ins, the audit log",
+        contents: "users and rules at run time: their log, log-ins by password, certificate and token, the audit log",
         imports: &["security", "quota", "partition", "log"],
         pure: None,
     },

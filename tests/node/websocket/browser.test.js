@@ -50,7 +50,8 @@ async function run(query) {
         const flags = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run'];
         flags.push('--ignore-certificate-errors', '--disable-background-networking', `--user-data-dir=${profile}`);
         const url = `http://localhost:${server.address().port}/?${new URLSearchParams(query)}`;
-        chromium = spawn('chromium', [...flags, url], { stdio: 'ignore' });
+        // A process group of its own: what Chromium started is still writing to the profile after Chromium has ended.
+        chromium = spawn('chromium', [...flags, url], { stdio: 'ignore', detached: true });
         chromium.once('error', reject);
         chromium.once('exit', (code) => reject(new Error(`Chromium ended with ${code}`)));
       });
@@ -60,7 +61,7 @@ async function run(query) {
     if (chromium?.pid && chromium.exitCode === null) {
       chromium.removeAllListeners('exit');
       const exited = once(chromium, 'exit');
-      chromium.kill();
+      process.kill(-chromium.pid, 'SIGKILL');
       await exited;
     }
     server.close();

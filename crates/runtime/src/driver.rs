@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mio::event::Event;
 use mio::net::TcpStream;
@@ -34,7 +34,7 @@ use crate::mailbox::{Mailboxes, Mails};
 use crate::memory::{MemoryBudget, ShardMemory};
 use crate::service::Service;
 use crate::timer::Wheel;
-use crate::turn_times::{Stopwatch, TurnPhase, TurnTimes, ns_since};
+use crate::turn_times::{Monotonic, Stopwatch, TurnPhase, TurnTimes};
 use crate::work::Work;
 
 mod connect;
@@ -65,7 +65,8 @@ pub(crate) struct Common<M> {
     pub(crate) draining: AtomicBool,
     /// Number of draining shards without connections.
     pub(crate) empty: AtomicUsize,
-    pub(crate) started: Instant,
+    /// Time since the shards started.
+    pub(crate) clock: Monotonic,
     pub(crate) turn_times: Arc<TurnTimes>,
     pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) discards: Discards,
@@ -235,7 +236,7 @@ impl<S: Service> Driver<S> {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
-            let stopwatch = Stopwatch::begin(self.core.shard, self.core.common.started);
+            let stopwatch = Stopwatch::begin(self.core.shard, self.core.common.clock);
             began_ns = stopwatch.began_ns();
             // New connections wait for a response before they continue, so coalescing would only delay them.
             is_busy =
@@ -335,7 +336,7 @@ impl<S: Service> Driver<S> {
 
     /// Time since the shards started, ns.
     fn now_ns(&self) -> u64 {
-        ns_since(self.core.common.started)
+        self.core.common.clock.now_ns()
     }
 
     /// How long the poll may block.

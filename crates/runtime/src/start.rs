@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -18,7 +18,7 @@ use crate::mailbox::Mailboxes;
 use crate::memory::MemoryBudget;
 use crate::pinning::{Pinning, pin, usable_cpus};
 use crate::service::Service;
-use crate::turn_times::TurnTimes;
+use crate::turn_times::{Monotonic, TurnTimes};
 
 /// Maximum number of shards per process. Services keep sets of shards as bits of a `u64`.
 pub const SHARDS_MAX: usize = 64;
@@ -125,7 +125,7 @@ where
         admission: Arc::clone(&options.admission),
         draining: AtomicBool::new(false),
         empty: AtomicUsize::new(0),
-        started: Instant::now(),
+        clock: Monotonic::start(),
         turn_times: Arc::new(TurnTimes::new(shards)),
         memory: Arc::clone(&options.memory),
         discards: Discards::default(),

@@ -3,7 +3,8 @@
 //! Only a shard's own thread records its turns, so that an increment is a plain load and store; any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Upper bounds of the buckets, microseconds. One more bucket holds everything above.
 pub const TURN_BOUNDS_US: [u64; 17] = [
@@ -131,27 +132,47 @@ impl TurnTimes {
     }
 }
 
-/// Time since `start`, ns. A turn reads the clock for each phase, and numbers are cheaper to subtract than instants.
-pub(crate) fn ns_since(start: Instant) -> u64 {
-    let elapsed = start.elapsed();
-    // 64 bits hold 584 years.
-    elapsed.as_secs().wrapping_mul(1_000_000_000).wrapping_add(elapsed.subsec_nanos().into())
+/// A clock that starts at 0 ns and is never set. A turn reads it for each phase, and numbers are cheaper to read and to
+/// subtract than instants of the standard library.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Monotonic {
+    started_ns: u64,
+}
+
+impl Monotonic {
+    /// Starts a clock.
+    pub(crate) fn start() -> Self {
+        Self { started_ns: system_ns() }
+    }
+
+    /// Time since the start, ns.
+    #[inline]
+    pub(crate) fn now_ns(self) -> u64 {
+        system_ns().saturating_sub(self.started_ns)
+    }
+}
+
+/// Time since the machine was started, ns: 64 bits hold 584 years.
+#[inline]
+fn system_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
 }
 
 /// Measures the phases of one turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch {
     shard: usize,
-    started: Instant,
+    clock: Monotonic,
     began_ns: u64,
     phase_began_ns: u64,
 }
 
 impl Stopwatch {
-    /// Begins a turn; `started` is when the shards started.
-    pub(crate) fn begin(shard: usize, started: Instant) -> Self {
-        let now_ns = ns_since(started);
-        Self { shard, started, began_ns: now_ns, phase_began_ns: now_ns }
+    /// Begins a turn, by the clock of the shards.
+    pub(crate) fn begin(shard: usize, clock: Monotonic) -> Self {
+        let now_ns = clock.now_ns();
+        Self { shard, clock, began_ns: now_ns, phase_began_ns: now_ns }
     }
 
     /// When the turn began, ns since the shards started.
@@ -161,7 +182,7 @@ impl Stopwatch {
 
     /// Records that a phase ends now, and the next begins.
     pub(crate) fn end_phase(&mut self, times: &TurnTimes, phase: TurnPhase) {
-        let now_ns = ns_since(self.started);
+        let now_ns = self.clock.now_ns();
         times.record(self.shard, phase, self.phase_began_ns, now_ns);
         self.phase_began_ns = now_ns;
     }
@@ -195,7 +216,7 @@ mod tests {
     #[test]
     fn phases_of_a_turn_add_up_to_it() {
         let times = TurnTimes::new(1);
-        let mut stopwatch = Stopwatch::begin(0, Instant::now());
+        let mut stopwatch = Stopwatch::begin(0, Monotonic::start());
         stopwatch.end_phase(&times, TurnPhase::Completion);
         stopwatch.end_phase(&times, TurnPhase::Input);
         stopwatch.end_phase(&times, TurnPhase::Flush);

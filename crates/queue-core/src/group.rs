@@ -121,8 +121,8 @@ pub(crate) struct Group {
     removed_before: u32,
     /// Unsettled messages that are loaded.
     pending: OffsetRanges,
-    /// Unsettled messages that are registered, but not loaded, because the group is [lagging](crate::lagging). None
-    /// of them is on its way to another queue.
+    /// Unsettled messages that are registered, but not loaded, because the group is
+    /// [lagging](crate::Queue::is_lagging). None of them is on its way to another queue.
     unknown: OffsetRanges,
     /// The group loads no more messages before this flush is durable; 0 for no such limit.
     loads_after_flush: u64,

@@ -33,25 +33,18 @@
 //! | `expiry.rs` | when messages expire |
 //! | `group.rs` | state of the messages in one group |
 //! | `group_table.rs` | names and numbers of the groups; removed groups |
-//! | `incremental_snapshot.rs` | snapshots in parts |
-//! | `joining.rs`, `joining_group.rs` | messages that a new group starts with |
+//! | `joining_group.rs` | messages that a new group has still to take over |
 //! | `key_order.rs` | order of messages with the same key |
-//! | `lagging.rs` | groups that are far behind |
-//! | `lost_messages.rs` | recovery after the log of messages lost its end |
-//! | `machine.rs` | [`Queue`]: groups, leases, settlements, maintenance |
+//! | `machine.rs`, `machine/` | [`Queue`]: groups, leases, settlements, maintenance, registration, operators' calls, snapshots |
 //! | `messages.rs`, `message_entry.rs` | what all groups know of each message |
 //! | `meta.rs` | headers that a queue interprets |
 //! | `offset_ranges.rs` | sets of offsets |
-//! | `operations.rs` | operators' calls: purge, redrive, replay, peek |
 //! | `outgoing_transfers.rs` | transfers of a group to other queues: numbers and progress |
-//! | `register.rs` | adds messages to the queue |
 //! | `registration.rs` | how far messages are registered |
 //! | `request.rs` | requests and replies |
-//! | `restore.rs` | rebuilds a queue from events |
 //! | `shared.rs` | what the groups of a queue share |
 //! | `transferred.rs` | records of messages that move to another queue |
 //! | `tuning.rs` | thresholds of background work |
-//! | `unfinished.rs` | lists the work that a queue still remembers |
 //! | `unloaded.rs` | messages that are counted, but not in memory |
 
 mod config;
@@ -65,27 +58,19 @@ mod event_recorder;
 mod expiry;
 mod group;
 mod group_table;
-mod incremental_snapshot;
-mod joining;
 mod joining_group;
 mod key_order;
-mod lagging;
-mod lost_messages;
 mod machine;
 mod message_entry;
 mod messages;
 mod meta;
 mod offset_ranges;
-mod operations;
 mod outgoing_transfers;
-mod register;
 mod registration;
 mod request;
-mod restore;
 mod shared;
 mod transferred;
 mod tuning;
-mod unfinished;
 mod unloaded;
 
 pub use config::{Config, ConfigError, LEASE_MS_MAX, Overflow, Start};
@@ -94,8 +79,7 @@ pub use engine::{
     Context, Effect, Engine, EngineOptions, EngineSettings, MessageLog, PendingBatch, WhenCrowded,
 };
 pub use event::Malformed;
-pub use incremental_snapshot::SnapshotCursor;
-pub use machine::{GroupId, Lease, PendingTransfer, Queue, check_group_name};
+pub use machine::{GroupId, Lease, PendingTransfer, Queue, SnapshotCursor, check_group_name};
 pub use meta::{DEDUP_ID_BYTES_MAX, Meta, SPAN_MS_MAX, TIME_MS_MAX, check_option, header};
 pub use request::{
     DEFAULT_GROUP, Delivery, Disposition, GroupInfo, GroupName, Info, ItemResult, NewMessage, Payload,

@@ -1,5 +1,16 @@
 //! The state machine of one queue: [`Queue`].
 
+mod incremental_snapshot;
+mod joining;
+mod lagging;
+mod lost_messages;
+mod operations;
+mod register;
+mod restore;
+mod unfinished;
+
+pub use incremental_snapshot::SnapshotCursor;
+
 use crate::config::Config;
 use crate::duplicates::Duplicates;
 use crate::event::Event;
@@ -77,15 +88,15 @@ const DELIVERED_BYTES: u64 = 120;
 /// snapshots](Queue::begin_snapshot) and [changes of the configuration](Queue::configure) work in steps.
 #[derive(Debug)]
 pub struct Queue {
-    pub(crate) shared: Shared,
-    pub(crate) groups: GroupTable,
-    pub(crate) duplicates: Duplicates,
-    pub(crate) registration: Registration,
+    shared: Shared,
+    groups: GroupTable,
+    duplicates: Duplicates,
+    registration: Registration,
     /// Flushes up to this one are durable.
-    pub(crate) durable_to: u64,
-    pub(crate) at_once: usize,
+    durable_to: u64,
+    at_once: usize,
     /// Unsettled messages to keep in memory.
-    pub(crate) known_max: u64,
+    known_max: u64,
 }
 
 impl Queue {
@@ -451,6 +462,26 @@ impl Queue {
         self.shared.recorder.is_empty()
     }
 
+    /// Hands `store` a note of deliveries that must become durable, in `buffer`, if there is nothing else to flush.
+    /// Returns whether there was a note and `store` took it.
+    pub(crate) fn note_deliveries(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        store: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        let recorder = &mut self.shared.recorder;
+        let is_noted = recorder.note(self.registration.to(), buffer) && store(buffer);
+        if is_noted {
+            recorder.noted();
+        }
+        is_noted
+    }
+
+    /// Whether something is noted and not flushed.
+    pub(crate) fn has_noted(&self) -> bool {
+        self.shared.recorder.has_noted()
+    }
+
     /// Whether there are events that somebody waits for.
     pub fn flush_is_due(&self) -> bool {
         self.shared.recorder.is_due()
@@ -458,6 +489,8 @@ impl Queue {
 
     /// Flushes up to this one are durable.
     pub fn durable(&mut self, flush: u64, now_ms: u64) {
+        debug_assert!(flush >= self.durable_to, "flushes become durable in order");
+        debug_assert!(flush < self.shared.recorder.next_flush(), "a flush is durable after it was made");
         self.groups.values_mut().for_each(|group| group.durable(flush));
         self.durable_to = flush;
         self.release_keys(&mut { self.at_once }, now_ms);

@@ -22,19 +22,13 @@ impl DurableQueue {
             return false;
         }
         self.note_buffer.clear();
-        let registered_to = self.queue.registered_to();
-        let recorder = &mut self.queue.shared.recorder;
-        let is_noted =
-            recorder.note(registered_to, &mut self.note_buffer) && store.note(self.state, &self.note_buffer);
-        if is_noted {
-            recorder.noted();
-        }
-        is_noted
+        let state = self.state;
+        self.queue.note_deliveries(&mut self.note_buffer, |note| store.note(state, note))
     }
 
     /// Whether there are noted events that are not in the log.
     pub(super) fn has_noted(&self) -> bool {
-        self.queue.shared.recorder.has_noted()
+        self.queue.has_noted()
     }
 }
 

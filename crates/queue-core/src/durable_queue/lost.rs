@@ -14,7 +14,7 @@ const NUMBERS_PER_MS: u64 = 256;
 impl DurableQueue {
     /// Messages below this offset existed before the restart. Some may be lost.
     pub fn restored_to(&self) -> u64 {
-        self.queue.registration.restored_to()
+        self.queue.restored_to()
     }
 
     /// A gap for the offsets that the log of messages has lost. The caller must append it before anything else.
@@ -24,7 +24,7 @@ impl DurableQueue {
     /// Errors of the store.
     pub fn gap(&mut self, store: &mut dyn Store, now_ms: u64) -> Result<Option<Vec<u8>>, Error> {
         let end = store.status(self.messages).end;
-        let lost = self.queue.registration.restored_to().saturating_sub(end);
+        let lost = self.queue.restored_to().saturating_sub(end);
         if lost == 0 {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl DurableQueue {
     /// are registered now, as they would be once the log begins after them: their fate must not depend on that.
     pub(super) fn register_gap(&mut self, header: &BatchHeader, from: u64, now_ms: u64) {
         // The state knows nothing of messages at or above `restored_to`.
-        if self.queue.registration.is_new(header.base_offset) {
+        if header.base_offset >= self.queue.restored_to() {
             return;
         }
         let times_ms =

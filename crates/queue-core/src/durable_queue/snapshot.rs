@@ -7,7 +7,7 @@ use std::ops::Bound;
 use mainstem_log::{Appended, Store};
 
 use super::{BEGIN, DurableQueue, END, InFlight, PART, SNAPSHOT, SNAPSHOT_FACTOR, Written, relocate};
-use crate::incremental_snapshot::SnapshotCursor;
+use crate::machine::SnapshotCursor;
 use crate::request::Payload;
 
 /// Old messages copied per call.

@@ -1,4 +1,4 @@
-//! Messages that the group has not loaded, because it [lags](crate::lagging).
+//! Messages that the group has not loaded, because it [lags](crate::Queue::is_lagging).
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a new group [takes over](crate::joining) from older groups, from the view of one group.
+//! What a new group [takes over](crate::Queue::is_listing) from older groups, from the view of one group.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Lists the work that a queue still remembers, so that tests find state that is never released.
 
+use super::Queue;
 use crate::group::Group;
-use crate::machine::Queue;
 
 impl Queue {
     /// Names the collections with entries for unsettled messages, or for settlements that are not durable. It is

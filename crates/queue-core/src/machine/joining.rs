@@ -5,14 +5,14 @@
 //! range, and takes over what it has listed. If another group settles a message that is not listed yet, the message
 //! is kept for the new group. Until all is listed, settled messages cannot be replayed, and removed groups keep their
 //! messages. Messages that no group has loaded are not loaded for the new group either: it is
-//! [lagging](crate::lagging).
+//! [lagging](super::lagging).
 
 use std::ops::Range;
 
+use super::Queue;
 use crate::config::Start;
 use crate::event::Event;
 use crate::group::Group;
-use crate::machine::Queue;
 use crate::offset_ranges::OffsetRanges;
 
 impl Queue {

@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
+use super::Queue;
 use crate::event::Event;
 use crate::event_recorder::Recorder;
 use crate::group::Group;
-use crate::machine::Queue;
 
 /// Position of an incremental snapshot: see [`Queue::begin_snapshot`].
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! A restarted queue knows from its events which offsets are pending in which group, but not the messages. It
 //! registers them again from the log. Only later messages are new to it.
 
-use crate::machine::Queue;
+use super::Queue;
 use crate::meta::Meta;
 use crate::shared::Shared;
 
@@ -14,6 +14,11 @@ impl Queue {
     /// Messages below this offset are registered. It is 0 after a restart.
     pub fn registered_to(&self) -> u64 {
         self.registration.to()
+    }
+
+    /// Messages below this offset were registered before the last restart.
+    pub(crate) fn restored_to(&self) -> u64 {
+        self.registration.restored_to()
     }
 
     /// Registers a message. Messages come in ascending order of their offsets; a lower offset is ignored.

@@ -3,10 +3,10 @@
 //! During replay `pending` of each group holds the offsets that the events leave pending. No message is in memory at
 //! that point, so all of them become `unknown` when the replay ends; registration loads them again.
 
+use super::{GroupId, Queue};
 use crate::event::{Event, Malformed, Reader};
 use crate::event_recorder::Recorder;
 use crate::group::Group;
-use crate::machine::{GroupId, Queue};
 use crate::offset_ranges::OffsetRanges;
 
 impl Queue {

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
+use super::{GroupId, MOVE_COST, Queue};
 use crate::event::Event;
-use crate::machine::{GroupId, MOVE_COST, Queue};
 use crate::meta::Meta;
 use crate::request::{GroupName, Info, Redriven};
 use crate::shared::Shared;

@@ -13,8 +13,8 @@
 
 use std::ops::Range;
 
+use super::{GroupId, Queue};
 use crate::group::Group;
-use crate::machine::{GroupId, Queue};
 use crate::meta::Meta;
 use crate::offset_ranges::OffsetRanges;
 use crate::request::{QueueError, Reason, Settlement};

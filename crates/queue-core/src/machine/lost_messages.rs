@@ -3,7 +3,7 @@
 //! The state may remember identifiers of messages that a loss of power has taken. A publisher that sends such a
 //! message again must not be told that it is a duplicate.
 
-use crate::machine::Queue;
+use super::Queue;
 use crate::meta::Meta;
 
 impl Queue {

@@ -1,5 +1,6 @@
 //! What a host decides and its owner carries out, in order.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainstem_log::LogId;
@@ -103,4 +104,38 @@ pub(crate) enum Append {
     Batch { id: PartitionId, number: u64 },
     /// Messages of another queue.
     Transfer { to: ReplyTo, count: u64 },
+}
+
+/// The effects that the owner has still to carry out.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pending: VecDeque<Effect>,
+    /// The owner is carrying out effects.
+    is_carrying_out: bool,
+}
+
+impl Effects {
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.pending.push_back(effect);
+    }
+
+    /// Requests another turn, once.
+    pub(crate) fn request_turn(&mut self) {
+        if !matches!(self.pending.back(), Some(Effect::RequestTurn)) {
+            self.pending.push_back(Effect::RequestTurn);
+        }
+    }
+
+    /// Begins to carry out effects. False if the owner is doing so.
+    pub(crate) fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_carrying_out, true)
+    }
+
+    /// The next effect to carry out; with `None` the owner has carried out all of them.
+    pub(crate) fn poll(&mut self) -> Option<Effect> {
+        debug_assert!(self.is_carrying_out, "the owner has begun to carry out effects");
+        let effect = self.pending.pop_front();
+        self.is_carrying_out = effect.is_some();
+        effect
+    }
 }

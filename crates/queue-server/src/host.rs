@@ -1,18 +1,26 @@
 //! The queues of one shard.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod engine_effects;
+mod open_queues;
+mod replies;
+mod routing;
+mod schedule;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use mainstem_compress::batch::decompress_records;
 use mainstem_log::{Batch, Completion, LogId};
-use mainstem_partition::{DECOMPRESSED_BYTES_MAX, PartitionEvent, PartitionId, Topic, TopicId};
+use mainstem_partition::{DECOMPRESSED_BYTES_MAX, PartitionEvent, PartitionId, TopicId};
 use mainstem_queue_core::{Engine, EngineOptions, QueueError, Reply, Tuning, WhenCrowded};
-use slab::Slab;
 
-use crate::command_queue::{CommandQueues, ReplyFn};
+use open_queues::{OpenQueue, OpenQueues};
+use replies::Replies;
+use schedule::Schedule;
+
+use crate::command_queue::CommandQueues;
 use crate::context::{Context, MessagePartition, QueueTopicConfig};
-use crate::effect::Effect;
+use crate::effect::{Effect, Effects};
 use crate::message::{QueueRequest, ReplyTo};
 
 /// Limit of recently read messages in memory, of all queues together, bytes, about.
@@ -24,50 +32,22 @@ const STATE: &str = "q-";
 ///
 /// After each call, its owner carries out the effects that [`QueueHost::poll_effect`] returns.
 pub struct QueueHost<C> {
-    pub(crate) me: usize,
+    me: usize,
     commands: CommandQueues,
     tuning: Tuning,
-    pub(crate) open: BTreeMap<PartitionId, OpenQueue<C>>,
-    by_state: HashMap<(usize, LogId), PartitionId, foldhash::fast::RandomState>,
+    open: OpenQueues<C>,
     /// The catalogue's version that `open` and `unopened` reflect.
     version: Option<u64>,
     /// Queues of this shard that are not open yet.
     unopened: VecDeque<PartitionId>,
-    /// Queues to poll.
-    ready: BTreeSet<PartitionId>,
-    /// Queues to poll in the next turn.
-    ready_next: BTreeSet<PartitionId>,
-    /// Queues with events that the stores have not been handed.
-    changed: BTreeSet<PartitionId>,
-    /// Queues that may have messages to truncate.
-    untrimmed: BTreeSet<PartitionId>,
-    /// Deadlines, ms since 1970.
-    due: BTreeSet<(u64, PartitionId)>,
-    /// Deadline of the timer.
-    timer_ms: Option<u64>,
-    /// Replies to the other protocols of this shard.
-    pub(crate) replies: Vec<(u64, Reply)>,
-    /// Requesters on other threads.
-    pub(crate) client_replies: Slab<ReplyFn>,
-    /// Replies to them.
-    pub(crate) ready_replies: Vec<(ReplyFn, Reply)>,
+    schedule: Schedule,
+    replies: Replies,
     /// Deleted queues, which are freed in steps.
     closed: Vec<Engine<ReplyTo>>,
     /// Requests for queues that are being created; on shard 0.
     awaiting_creation: Vec<QueueRequest>,
-    pub(crate) is_draining: bool,
-    pub(crate) effects: VecDeque<Effect>,
-    /// The owner is carrying out effects.
-    is_carrying_out: bool,
-}
-
-/// An open queue.
-pub(crate) struct OpenQueue<C> {
-    pub(crate) topic: Arc<Topic<C>>,
-    /// Index of the shard's store that has it.
-    pub(crate) store: usize,
-    pub(crate) engine: Engine<ReplyTo>,
-    due_ms: Option<u64>,
+    is_draining: bool,
+    effects: Effects,
 }
 
 /// Decompresses a batch for a queue.
@@ -92,50 +72,33 @@ impl<C: QueueTopicConfig> QueueHost<C> {
             me,
             commands,
             tuning,
-            open: BTreeMap::new(),
-            by_state: HashMap::default(),
+            open: OpenQueues::default(),
             version: None,
             unopened: VecDeque::new(),
-            ready: BTreeSet::new(),
-            ready_next: BTreeSet::new(),
-            changed: BTreeSet::new(),
-            untrimmed: BTreeSet::new(),
-            due: BTreeSet::new(),
-            timer_ms: None,
-            replies: Vec::new(),
-            client_replies: Slab::new(),
-            ready_replies: Vec::new(),
+            schedule: Schedule::default(),
+            replies: Replies::default(),
             closed: Vec::new(),
             awaiting_creation: Vec::new(),
             is_draining: false,
-            effects: VecDeque::new(),
-            is_carrying_out: false,
+            effects: Effects::default(),
         }
     }
 
     /// Begins to carry out effects, until [`QueueHost::poll_effect`] returns `None`. False if the owner is doing so:
     /// it has called the host while it carries out an effect, and the later ones keep their order.
     pub fn begin_effects(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_carrying_out, true)
+        self.effects.begin()
     }
 
     /// The next effect to carry out.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        let effect = self.effects.pop_front();
-        self.is_carrying_out = effect.is_some();
-        effect
+        self.effects.poll()
     }
 
     /// Memory of all queues, bytes, about.
     pub fn memory(&self) -> u64 {
         let open = self.open.values().map(|open| &open.engine);
         open.chain(&self.closed).map(Engine::memory).sum()
-    }
-
-    pub(crate) fn request_turn(&mut self) {
-        if !matches!(self.effects.back(), Some(Effect::RequestTurn)) {
-            self.effects.push_back(Effect::RequestTurn);
-        }
     }
 
     // --- the turn
@@ -152,36 +115,35 @@ impl<C: QueueTopicConfig> QueueHost<C> {
             if !closed.drop_step() {
                 self.closed.pop();
             }
-            self.request_turn();
+            self.effects.request_turn();
         }
     }
 
     /// The next queue to [open](Self::open), once; one per turn.
     pub fn next_unopened(&mut self) -> Option<PartitionId> {
         let id = self.unopened.pop_front()?;
-        self.request_turn();
+        self.effects.request_turn();
         Some(id)
     }
 
     /// Whether a queue is ready. Mostly none is, so this is cheaper than [`QueueHost::poll_next`].
     #[inline]
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        self.schedule.has_ready()
     }
 
     /// Polls a queue that is ready, if there is one.
     pub fn poll_next(&mut self, cx: &mut Context<'_, C>) {
-        let Some(id) = self.ready.pop_first() else { return };
-        self.changed.insert(id);
+        let Some(id) = self.schedule.take_ready() else { return };
         if self.poll_queue(cx, id) {
-            self.ready_next.insert(id);
-            self.request_turn();
+            self.schedule.continue_in_next_turn(id);
+            self.effects.request_turn();
         }
     }
 
     /// Ends the poll that [`QueueHost::begin_poll`] has begun.
     pub fn end_poll(&mut self, now_ms: u64) {
-        self.ready.append(&mut self.ready_next);
+        self.schedule.end_turn();
         self.set_timer(now_ms);
     }
 
@@ -195,25 +157,20 @@ impl<C: QueueTopicConfig> QueueHost<C> {
             reason = "the path is not general over lifetimes"
         )]
         let has_more = self.with_engine(cx, id, |engine, cx| engine.poll(cx));
-        let Some(open) = self.open.get_mut(&id) else { return false };
+        let Some(open) = self.open.get_mut(id) else { return false };
         let due_ms = open.engine.next_due(cx.now_ms);
-        if due_ms != open.due_ms {
-            if let Some(before_ms) = std::mem::replace(&mut open.due_ms, due_ms) {
-                self.due.remove(&(before_ms, id));
-            }
-            self.due.extend(due_ms.map(|due_ms| (due_ms, id)));
-        }
+        self.schedule.move_deadline(id, &mut open.due_ms, due_ms);
         has_more == Some(true)
     }
 
     /// Calls an engine and takes its effects; `None` if the queue is not open.
-    pub(crate) fn with_engine<T>(
+    fn with_engine<T>(
         &mut self,
         cx: &mut Context<'_, C>,
         id: PartitionId,
         call: impl FnOnce(&mut Engine<ReplyTo>, &mut mainstem_queue_core::Context<'_, MessagePartition<'_>>) -> T,
     ) -> Option<T> {
-        let open = self.open.get_mut(&id)?;
+        let open = self.open.get_mut(id)?;
         let store = &mut *cx.stores[open.store].store;
         let log = MessagePartition(cx.partitions.get(&id)?);
         let now_ms = cx.now_ms;
@@ -226,53 +183,52 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     /// Whether a queue may have messages or events to append.
     #[inline]
     pub fn has_unappended(&self) -> bool {
-        !self.changed.is_empty()
+        self.schedule.has_changed()
     }
 
     /// Hands over the messages of this turn, as effects. To be called before [`QueueHost::append_events`].
     pub fn end_batches(&mut self, cx: &mut Context<'_, C>) {
-        for id in self.changed.iter().copied().collect::<Vec<_>>() {
+        for id in self.schedule.changed() {
             self.with_engine(cx, id, |engine, _| engine.end_batch());
         }
     }
 
     /// Hands the stores the events of this turn. To be called before the turn's commit.
     pub fn append_events(&mut self, cx: &mut Context<'_, C>) {
-        for id in std::mem::take(&mut self.changed) {
-            self.untrimmed.insert(id);
-            let Some(open) = self.open.get_mut(&id) else { continue };
+        for id in self.schedule.take_changed() {
+            let Some(open) = self.open.get_mut(id) else { continue };
             let queue = open.engine.queue_mut();
             queue.store_events(&mut *cx.stores[open.store].store, cx.now_ms);
             if queue.has_unwritten_events() {
                 // Retried each turn.
-                self.changed.insert(id);
+                self.schedule.mark_changed(id);
             }
         }
     }
 
     /// Whether there are replies to the other protocols of this shard.
     pub fn has_replies(&self) -> bool {
-        !self.replies.is_empty()
+        self.replies.has_some_to_protocols()
     }
 
     /// Takes the replies to the other protocols of this shard since the last call, with their tokens.
     pub fn take_replies(&mut self) -> Vec<(u64, Reply)> {
-        std::mem::take(&mut self.replies)
+        self.replies.take_to_protocols()
     }
 
     /// Truncates the logs of queues. To be called now and then.
     pub fn trim(&mut self, cx: &mut Context<'_, C>) {
         let cache_bytes = CACHE_BYTES / self.open.len().max(1);
-        for id in std::mem::take(&mut self.untrimmed) {
+        for id in self.schedule.take_untrimmed() {
             let trims_again = self.with_engine(cx, id, |engine, cx| {
                 engine.release_buffers(cache_bytes);
                 engine.trim(cx.store, cx.now_ms)
             });
             if trims_again == Some(true) {
-                self.untrimmed.insert(id);
+                self.schedule.mark_untrimmed(id);
             }
-            if self.open.get(&id).is_some_and(|open| open.engine.queue().has_unwritten_events()) {
-                self.changed.insert(id);
+            if self.open.get(id).is_some_and(|open| open.engine.queue().has_unwritten_events()) {
+                self.schedule.mark_changed(id);
             }
         }
     }
@@ -282,13 +238,13 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     /// Whether a log of a store has the state of an open queue.
     #[inline]
     pub fn is_state_log(&self, store: usize, log: LogId) -> bool {
-        self.by_state.contains_key(&(store, log))
+        self.open.of_state(store, log).is_some()
     }
 
     /// Handles a completion. False if it is of no queue's state.
     pub fn on_completion(&mut self, cx: &mut Context<'_, C>, store: usize, completion: &Completion) -> bool {
-        let Some(id) = self.by_state.get(&(store, completion.log)).copied() else { return false };
-        if let Some(open) = self.open.get_mut(&id) {
+        let Some(id) = self.open.of_state(store, completion.log) else { return false };
+        if let Some(open) = self.open.get_mut(id) {
             open.engine.queue_mut().on_completion(&mut *cx.stores[store].store, completion, cx.now_ms);
             self.mark_ready(id);
         }
@@ -303,13 +259,13 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         for event in cx.partitions.take_events() {
             match event {
                 PartitionEvent::Appended { id, end, bytes } => {
-                    if let Some(open) = self.open.get_mut(&id) {
+                    if let Some(open) = self.open.get_mut(id) {
                         open.engine.on_foreign_append(end, bytes);
                     }
                 }
                 PartitionEvent::Advanced { id } => self.mark_ready(id),
                 PartitionEvent::Failed { id, end } => {
-                    if let Some(open) = self.open.get_mut(&id) {
+                    if let Some(open) = self.open.get_mut(id) {
                         open.engine.on_foreign_append_failed(end);
                     }
                     self.mark_ready(id);
@@ -319,19 +275,18 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     }
 
     /// Something has happened to a partition that may be a queue's.
-    pub(crate) fn mark_ready(&mut self, id: PartitionId) {
-        if self.open.contains_key(&id) {
-            self.ready.insert(id);
-            self.request_turn();
+    fn mark_ready(&mut self, id: PartitionId) {
+        if self.open.contains(id) {
+            self.schedule.mark_ready(id);
+            self.effects.request_turn();
         }
     }
 
     /// The timer is due.
     pub fn on_timer(&mut self, now_ms: u64) {
-        self.timer_ms = None;
-        while let Some((_, id)) = self.due.first().copied().filter(|(due_ms, _)| *due_ms <= now_ms) {
-            self.due.pop_first();
-            if let Some(open) = self.open.get_mut(&id) {
+        self.schedule.on_timer();
+        while let Some(id) = self.schedule.take_due(now_ms) {
+            if let Some(open) = self.open.get_mut(id) {
                 open.due_ms = None;
                 self.mark_ready(id);
             }
@@ -340,17 +295,15 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     }
 
     fn set_timer(&mut self, now_ms: u64) {
-        let Some((due_ms, _)) = self.due.first().copied() else { return };
-        if self.timer_ms.is_none_or(|timer_ms| due_ms < timer_ms) {
-            self.timer_ms = Some(due_ms);
-            self.effects.push_back(Effect::SetTimer(due_ms.saturating_sub(now_ms)));
+        if let Some(delay_ms) = self.schedule.next_timer(now_ms) {
+            self.effects.push(Effect::SetTimer(delay_ms));
         }
     }
 
     // --- opening and removal
 
     /// Finds new queues of this shard, and applies changed settings.
-    pub(crate) fn sync_with_catalogue(&mut self, cx: &mut Context<'_, C>) {
+    fn sync_with_catalogue(&mut self, cx: &mut Context<'_, C>) {
         if self.version == Some(cx.catalogue.version) {
             return;
         }
@@ -358,14 +311,14 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         for topic in cx.catalogue.by_name.values() {
             let Some(settings) = topic.config.engine_settings() else { continue };
             let id = topic.partition(0);
-            if let Some(open) = self.open.get_mut(&id) {
+            if let Some(open) = self.open.get_mut(id) {
                 if !Arc::ptr_eq(&open.topic, topic) {
                     open.topic = Arc::clone(topic);
                     let store = &mut *cx.stores[open.store].store;
                     if let Err(error) = open.engine.configure(store, settings, cx.now_ms) {
                         log::error!("queue {}: its state keeps its old durability: {error}", topic.name);
                     }
-                    self.ready.insert(id);
+                    self.schedule.mark_ready(id);
                 }
             } else if cx.owner(id) == Some(self.me) && !self.unopened.contains(&id) {
                 self.unopened.push_back(id);
@@ -375,7 +328,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
 
     /// Whether a queue is open.
     pub fn is_open(&self, id: PartitionId) -> bool {
-        self.open.contains_key(&id)
+        self.open.contains(id)
     }
 
     /// Opens a queue of this shard, whose partition is open. `random` is a number that nobody can guess, another one
@@ -406,10 +359,9 @@ impl<C: QueueTopicConfig> QueueHost<C> {
             log::error!("queue {}: its state cannot be read: {error}", topic.name);
             QueueError::Storage
         })?;
-        self.by_state.insert((store, engine.queue().state_log()), id);
         self.open.insert(id, OpenQueue { topic, store, engine, due_ms: None });
         self.unopened.retain(|unopened| *unopened != id);
-        self.ready.insert(id);
+        self.schedule.mark_ready(id);
         self.fill_gap(cx, id);
         self.admit_producers(cx, id);
         Ok(())
@@ -418,27 +370,24 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     /// A topic is being deleted, which may be a queue. Its partition is still open.
     pub fn remove(&mut self, cx: &mut Context<'_, C>, id: PartitionId) {
         self.unopened.retain(|unopened| *unopened != id);
-        if let Some(open) = self.open.get_mut(&id) {
+        if let Some(open) = self.open.get_mut(id) {
             open.engine.close();
         }
         self.take_engine_effects(cx, id);
-        let Some(open) = self.open.remove(&id) else {
-            return self.effects.push_back(Effect::RemoveClosedStateLog(state_name(id)));
+        let Some(mut open) = self.open.remove(id) else {
+            return self.effects.push(Effect::RemoveClosedStateLog(state_name(id)));
         };
-        if let Some(due_ms) = open.due_ms {
-            self.due.remove(&(due_ms, id));
-        }
+        self.schedule.move_deadline(id, &mut open.due_ms, None);
         let log = open.engine.queue().state_log();
-        self.by_state.remove(&(open.store, log));
-        self.effects.push_back(Effect::RemoveStateLog { store: open.store, log });
+        self.effects.push(Effect::RemoveStateLog { store: open.store, log });
         self.closed.push(open.engine);
-        self.request_turn();
+        self.effects.request_turn();
     }
 
     /// The process is to end: requests are refused, and consumers that wait get no messages.
     pub fn drain(&mut self, cx: &mut Context<'_, C>) {
         self.is_draining = true;
-        for id in self.open.keys().copied().collect::<Vec<_>>() {
+        for id in self.open.ids() {
             self.with_engine(cx, id, |engine, _| engine.drain());
         }
     }

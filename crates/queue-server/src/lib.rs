@@ -24,9 +24,7 @@
 //! # Files
 //! | file | contents |
 //! |---|---|
-//! | `host.rs` | [`QueueHost`]: opening, the turn, completions, timers, removal |
-//! | `routing.rs` | requests and replies: to the shard of a queue, and back |
-//! | `engine_effects.rs` | effects of engines; what producers may append; lost offsets |
+//! | `host.rs` | [`QueueHost`]: opening, the turn, completions, timers, removal; in `host/`, routing of requests and replies, effects of engines, which queues have something to do |
 //! | `effect.rs` | what the owner of a host carries out |
 //! | `context.rs` | what the owner lends, and what it knows of a topic |
 //! | `message.rs` | requests and replies as shards exchange them |
@@ -36,10 +34,8 @@ mod client;
 mod command_queue;
 mod context;
 mod effect;
-mod engine_effects;
 mod host;
 mod message;
-mod routing;
 
 pub use client::{QueueClient, QueueDirectory};
 pub use command_queue::{CommandQueues, ReplyFn, Wake};

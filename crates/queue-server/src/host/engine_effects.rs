@@ -10,15 +10,15 @@
 use mainstem_partition::{Admission, PartitionId};
 use mainstem_queue_core::{Effect as EngineEffect, ItemResult, PendingBatch, Reply};
 
+use super::QueueHost;
 use crate::context::{Context, QueueTopicConfig};
 use crate::effect::{Append, AppendTicket, Effect};
-use crate::host::QueueHost;
 use crate::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
 
 impl<C: QueueTopicConfig> QueueHost<C> {
     /// Carries out the effects of an engine, or passes them on.
-    pub(crate) fn take_engine_effects(&mut self, cx: &mut Context<'_, C>, id: PartitionId) {
-        while let Some(open) = self.open.get_mut(&id)
+    pub(super) fn take_engine_effects(&mut self, cx: &mut Context<'_, C>, id: PartitionId) {
+        while let Some(open) = self.open.get_mut(id)
             && let Some(effect) = open.engine.poll_effect()
         {
             match effect {
@@ -30,7 +30,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
                 }
                 EngineEffect::Append(batch) => {
                     let ticket = AppendTicket(Append::Batch { id, number: batch.number() });
-                    self.effects.push_back(Effect::Append { id, batch, ticket });
+                    self.effects.push(Effect::Append { id, batch, ticket });
                 }
                 EngineEffect::Transfer { queue, messages, durability } => {
                     let operation = QueueOperation::Transfer(messages, durability);
@@ -42,7 +42,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
                     if let Err(error) = store.truncate_prefix(open.engine.queue().messages_log(), offset) {
                         log::warn!("queue {}: settled messages are not removed: {error}", open.topic.name);
                     }
-                    self.effects.push_back(Effect::StartAdvanced(id));
+                    self.effects.push(Effect::StartAdvanced(id));
                 }
             }
         }
@@ -50,7 +50,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
 
     /// The owner has tried to carry out [`Effect::Append`]: takes the batch back, to reuse its memory.
     pub fn on_append_tried(&mut self, id: PartitionId, batch: PendingBatch) {
-        if let Some(open) = self.open.get_mut(&id) {
+        if let Some(open) = self.open.get_mut(id) {
             open.engine.on_append_tried(batch);
         }
     }
@@ -70,7 +70,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
 
     /// Fills lost offsets of a queue. Returns whether the log reaches as far as the queue's state.
     pub fn fill_gap(&mut self, cx: &mut Context<'_, C>, id: PartitionId) -> bool {
-        let Some(open) = self.open.get_mut(&id) else { return true };
+        let Some(open) = self.open.get_mut(id) else { return true };
         let Some(partition) = cx.partitions.get_mut(&id) else { return true };
         let store = &mut *cx.stores[open.store].store;
         let gap = open.engine.gap(store, cx.now_ms);
@@ -83,10 +83,10 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     }
 
     /// States what producers may append to the partition of a queue. To be called whenever that may have changed.
-    pub(crate) fn admit_producers(&mut self, cx: &mut Context<'_, C>, id: PartitionId) {
+    pub(super) fn admit_producers(&mut self, cx: &mut Context<'_, C>, id: PartitionId) {
         // What producers have appended since the last call counts.
         self.take_partition_events(cx);
-        let Some(open) = self.open.get(&id) else { return };
+        let Some(open) = self.open.get(id) else { return };
         let queue = open.engine.queue();
         let [records, bytes] = open.engine.room(&cx.stores[open.store].store.status(queue.messages_log()));
         cx.partitions.admit(id, Admission { assigned_to: queue.restored_to(), records, bytes });

@@ -9,10 +9,10 @@ use mainstem_log::{BatchBuilder, Durability};
 use mainstem_partition::PartitionId;
 use mainstem_queue_core::{QueueError, Reply, Request, TransferredMessage, transfer_batch};
 
+use super::QueueHost;
 use crate::command_queue::{Command, CommandKind};
 use crate::context::{Context, QueueTopicConfig};
 use crate::effect::{Append, AppendTicket, Effect};
-use crate::host::QueueHost;
 use crate::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
 
 /// The shard whose owner administers the catalogue.
@@ -26,15 +26,15 @@ impl<C: QueueTopicConfig> QueueHost<C> {
     }
 
     /// Handles a request of another thread.
-    pub(crate) fn handle_command(&mut self, cx: &mut Context<'_, C>, command: Command) {
+    pub(super) fn handle_command(&mut self, cx: &mut Context<'_, C>, command: Command) {
         let Command { kind, answer } = command;
-        let client = self.client_replies.insert(answer);
+        let client = self.replies.add_client(answer);
         let to = ReplyTo { shard: self.me, requester: Requester::Client(client) };
         match kind {
             CommandKind::Queue(queue, request) => {
                 self.route(cx, QueueRequest { queue, operation: QueueOperation::Request(request), to });
             }
-            CommandKind::Declare(name, text) => self.effects.push_back(Effect::Declare { name, text, to }),
+            CommandKind::Declare(name, text) => self.effects.push(Effect::Declare { name, text, to }),
         }
     }
 
@@ -51,7 +51,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         );
         let topic = cx.catalogue.topic(&request.queue).map(Arc::clone);
         let (false, Some(topic)) = (changes_catalogue, topic) else {
-            return self.effects.push_back(if self.me == CONTROLLER {
+            return self.effects.push(if self.me == CONTROLLER {
                 Effect::Administer(request)
             } else {
                 Effect::SendRequest { shard: CONTROLLER, request }
@@ -63,7 +63,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         let id = topic.partition(0);
         match cx.owner(id) {
             Some(owner) if owner == self.me => self.serve(cx, id, request),
-            Some(shard) => self.effects.push_back(Effect::SendRequest { shard, request }),
+            Some(shard) => self.effects.push(Effect::SendRequest { shard, request }),
             None => self.reply(cx.now_ms, request.to, Reply::Refused(QueueError::UnknownQueue)),
         }
     }
@@ -78,7 +78,7 @@ impl<C: QueueTopicConfig> QueueHost<C> {
             }
             operation if !is_open => {
                 let request = QueueRequest { queue, operation, to };
-                return self.effects.push_back(Effect::Open { id, request });
+                return self.effects.push(Effect::Open { id, request });
             }
             QueueOperation::Request(request) => request,
         };
@@ -115,37 +115,31 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         let batch = transfer_batch(messages, cx.now_ms, &mut builder).bytes().to_vec();
         let ticket = AppendTicket(Append::Transfer { to, count: messages.len() as u64 });
         let is_synced = durability == Durability::Fsync;
-        self.effects.push_back(Effect::AppendTransfer { id, batch, is_synced, ticket });
+        self.effects.push(Effect::AppendTransfer { id, batch, is_synced, ticket });
     }
 
     /// Delivers replies to other threads. To be called after the commit: a reply must not tell of a state that the end
     /// of the process could lose.
     pub fn deliver_client_replies(&mut self) {
-        for (answer, reply) in self.ready_replies.drain(..) {
-            answer(reply);
-        }
+        self.replies.deliver_to_clients();
     }
 
     /// Sends a reply to its requester.
     pub fn reply(&mut self, now_ms: u64, to: ReplyTo, reply: Reply) {
         if to.shard != self.me {
-            return self.effects.push_back(Effect::SendReply { to, reply });
+            return self.effects.push(Effect::SendReply { to, reply });
         }
         match to.requester {
-            Requester::Token(token) => self.replies.push((token, reply)),
-            Requester::Client(client) => {
-                if let Some(answer) = self.client_replies.try_remove(client) {
-                    self.ready_replies.push((answer, reply));
-                }
-            }
+            Requester::Token(token) => self.replies.reply_to_protocol(token, reply),
+            Requester::Client(client) => self.replies.reply_to_client(client, reply),
             Requester::Queue(id) => self.on_transfer_reply(now_ms, id, &reply),
-            Requester::Job(job) => self.effects.push_back(Effect::ReplyToJob { job, reply }),
+            Requester::Job(job) => self.effects.push(Effect::ReplyToJob { job, reply }),
         }
     }
 
     /// Transferred messages are durable in another queue, or not.
     fn on_transfer_reply(&mut self, now_ms: u64, id: PartitionId, reply: &Reply) {
-        if let Some(open) = self.open.get_mut(&id) {
+        if let Some(open) = self.open.get_mut(id) {
             open.engine.on_transferred(reply, now_ms);
             self.mark_ready(id);
         }

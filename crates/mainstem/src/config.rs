@@ -82,7 +82,8 @@ settings! {
         /// to several MiB for slow readers.
         send_buffer_bytes: u32 = 524_288_u32, in 0 ..= 1_073_741_824;
         /// Longest time, from the start of a busy turn, that a shard waits for more input to handle in one batch, in
-        /// µs. Shards under low load never wait.
+        /// µs. It waits less if that lowers the rate of input, because clients wait for responses. Shards under low
+        /// load never wait.
         coalesce_us: u32 = 1_000_u32, in 0 ..= 10_000;
         /// Longest time, in µs, that a message to many subscribers waits for others to leave in the same write, where
         /// such messages are frequent and their writes take much of a shard's time. 0 disables waiting.

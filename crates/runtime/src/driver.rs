@@ -26,6 +26,7 @@ use self::linger::Lingering;
 use self::proxied::{FIRST_PROXIED, Proxied};
 use crate::accept::{Arrivals, Listener};
 use crate::admission::Admission;
+use crate::coalescing::Coalescing;
 use crate::discard::Discards;
 use crate::io::{Clock, Io, IoStats};
 use crate::links::{ConnId, Links, READ_BUFFER_BYTES};
@@ -134,8 +135,7 @@ pub(crate) struct Driver<S: Service> {
     handshake_limits: HandshakeLimits,
     /// Connections arrived since the last turn started.
     has_new_connections: bool,
-    /// Minimum time between the start of a busy turn and the next turn.
-    coalesce: Duration,
+    coalescing: Coalescing,
     drain: Drain,
 }
 
@@ -188,7 +188,7 @@ impl<S: Service> Driver<S> {
             handshakes: Handshakes::default(),
             handshake_limits: HandshakeLimits { max: usize::MAX, timeout_ms: u64::MAX / 2 },
             has_new_connections: false,
-            coalesce: Duration::ZERO,
+            coalescing: Coalescing::with_max_us(0),
             drain: Drain::default(),
         })
     }
@@ -205,9 +205,9 @@ impl<S: Service> Driver<S> {
         self
     }
 
-    /// Sets the minimum time between the start of a busy turn and the next turn.
-    pub(crate) fn with_coalescing(mut self, span: Duration) -> Self {
-        self.coalesce = span;
+    /// Sets the longest time between the start of a busy turn and the next turn.
+    pub(crate) fn with_coalescing_us(mut self, max_us: u32) -> Self {
+        self.coalescing = Coalescing::with_max_us(max_us);
         self
     }
 
@@ -226,10 +226,10 @@ impl<S: Service> Driver<S> {
             let poll_timeout = self.poll_timeout();
             if is_busy && poll_timeout != Some(Duration::ZERO) {
                 // More input is likely: handling it in one turn needs fewer system calls and context switches.
-                let elapsed = Duration::from_nanos(self.now_ns().saturating_sub(began_ns));
-                let rest = self.coalesce.saturating_sub(elapsed);
-                if !rest.is_zero() {
-                    std::thread::sleep(rest);
+                let elapsed_ns = self.now_ns().saturating_sub(began_ns);
+                let rest_ns = self.coalescing.pause_ns().saturating_sub(elapsed_ns);
+                if rest_ns > 0 {
+                    std::thread::sleep(Duration::from_nanos(rest_ns));
                 }
             }
             match self.poll.poll(&mut events, poll_timeout) {
@@ -238,6 +238,7 @@ impl<S: Service> Driver<S> {
             }
             let stopwatch = Stopwatch::begin(self.core.shard, self.core.common.clock);
             began_ns = stopwatch.began_ns();
+            self.coalescing.note_turn(began_ns, self.core.stats.bytes_read, is_busy);
             // New connections wait for a response before they continue, so coalescing would only delay them.
             is_busy =
                 events.iter().nth(BUSY_EVENTS).is_some() && !std::mem::take(&mut self.has_new_connections);

@@ -30,7 +30,7 @@
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `layer.rs`, `stacked.rs`, `frame.rs` | the interface of a layer; a layer above another one; output behind headers |
 //! | `links.rs` | connection slots; its folder has a connection, its input, its output |
-//! | `fan_outs.rs` | when the output of fan-outs is flushed |
+//! | `coalescing.rs`, `fan_outs.rs` | how long a busy shard waits for more input; when the output of fan-outs is flushed |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
 //! | `discard.rs` | large buffers are freed on a thread of their own |
@@ -43,6 +43,7 @@
 
 mod accept;
 mod admission;
+mod coalescing;
 mod detached;
 mod discard;
 mod driver;

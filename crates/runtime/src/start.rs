@@ -32,7 +32,7 @@ pub struct Options {
     pub pin: Pinning,
     /// Listeners, with unique names.
     pub listeners: Vec<ListenerConfig>,
-    /// Minimum time between the start of a busy turn and the next turn, microseconds. Idle shards never wait.
+    /// Longest time from the start of a busy turn to the next turn, microseconds. Idle shards never wait.
     pub coalesce_us: u32,
     /// Longest time that output of frequent fan-outs waits for more of them, microseconds.
     pub flush_delay_us: u32,
@@ -131,7 +131,6 @@ where
         discards: Discards::default(),
     });
     let turn_times = Arc::clone(&common.turn_times);
-    let span = Duration::from_micros(u64::from(options.coalesce_us));
     let mut threads = Vec::new();
     for (shard, poll) in polls.into_iter().enumerate() {
         let shard_listeners = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
@@ -139,7 +138,7 @@ where
         let common_for_wake = Arc::clone(&common);
         let service = make(shard, Arc::new(move || common_for_wake.mailboxes.wake(shard)));
         let driver = Driver::new(shard, Arc::clone(&common), poll, shard_listeners, service, seed)?
-            .with_coalescing(span)
+            .with_coalescing_us(options.coalesce_us)
             .with_flush_delay_us(options.flush_delay_us)
             .with_handshakes((options.handshakes_max / shards).max(1), options.handshake_timeout)
             .with_first_shard_connections(options.first_shard_connections);

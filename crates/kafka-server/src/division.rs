@@ -5,45 +5,60 @@
 //! [`Division`]: a job that has the handler answer one part after the other, and joins the answers. The client gets
 //! one response. Items of the same name stay in one part, because handlers refuse those that occur twice.
 //!
-//! The answers are joined in their encoding, because encoding all of them at the end would take long too. Each of these
-//! responses has one array of items, mostly at its end, so they can be joined without knowing what they are. They stay
-//! in pieces, because a response of a hundred megabytes takes long to copy, and even to free.
+//! Other requests name partitions of topics, see `topics_left.rs`. A part of one that changes something succeeds or
+//! fails by itself: a group may be rebalanced between two parts of an `OffsetCommit`. Each partition has its result.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec;
 
+use mainstem_kafka::Request;
 use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResource};
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
+use mainstem_kafka::api::delete_records::{DeleteRecordsRequest, DeleteRecordsTopic};
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use mainstem_kafka::api::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use mainstem_kafka::api::describe_producers::{DescribeProducersRequest, TopicRequest};
+use mainstem_kafka::api::describe_transactions::DescribeTransactionsRequest;
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource as IncrementalResource, IncrementalAlterConfigsRequest,
 };
+use mainstem_kafka::api::list_offsets::{ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataResponse};
-use mainstem_kafka::{Reader, Request, frame, put_response_header};
-use mainstem_runtime::{MemoryMeter, SharedBytes};
+use mainstem_kafka::api::offset_commit::{OffsetCommitRequest, OffsetCommitRequestTopic};
+use mainstem_kafka::api::offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderTopic};
+use mainstem_kafka::api::txn_offset_commit::{TxnOffsetCommitRequest, TxnOffsetCommitRequestTopic};
+use mainstem_runtime::MemoryMeter;
 
 use crate::answer::Answer;
+use crate::joined_response::{Identifier, JoinedResponse, NestedArray, Placement};
 use crate::metadata_division::{MetadataPart, MetadataRest};
 use crate::shard_message::RequestContext;
+use crate::topics_left::{PartTopics, TopicsLeft, items_of};
 
 /// Most bytes of the response to a request that is handled in parts.
 const RESPONSE_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Bytes at which a piece of a joined response is full.
-const PIECE_BYTES: usize = 64 * 1024;
 
-/// Declares the requests. A line has the request, its items and their type, the name of an item if none may occur
-/// twice, and the most items of a part: about a millisecond of work.
+/// Declares the requests. A line has the request, its items and their type, and the most items of a part: about a
+/// millisecond of work. Items are either independent of each other, with the name of an item if none may occur twice,
+/// or topics with partitions, which both count; `ids from` is the first version that names topics by identifier.
 macro_rules! divided_requests {
-    ($($name:ident($request:ident) in $items:ident: $type:ty, named $item:ident => $key:expr, $part_items:literal;)*) => {
+    (
+        items {$(
+            $name:ident($request:ident) in $items:ident: $type:ty, named $item:ident => $key:expr, $part_items:literal;
+        )*}
+        topics {$(
+            $of_topics:ident($of_topics_request:ident): $topic:ty, $topic_items:literal $(, ids from $ids:literal)?;
+        )*}
+    ) => {
         /// A part of a request.
         #[derive(Debug)]
         pub(crate) enum DividedRequest {
             Metadata(Box<MetadataPart>),
             $($name($request),)*
+            $($of_topics($of_topics_request),)*
         }
 
         /// What is left of a request: its items, and the request without them.
@@ -51,20 +66,28 @@ macro_rules! divided_requests {
         pub(crate) enum Rest {
             Metadata(Box<MetadataRest>),
             $($name($request, vec::IntoIter<$type>),)*
+            $($of_topics($of_topics_request, TopicsLeft<$topic>),)*
         }
 
         impl Rest {
-            /// Takes the next part; `None` if nothing is left.
-            fn take_part(&mut self) -> Option<DividedRequest> {
-                match self {
-                    Self::Metadata(rest) => Some(DividedRequest::Metadata(Box::new(rest.take_part()?))),
+            /// Takes the next part, and where its items belong; `None` if nothing is left.
+            fn take_part(&mut self) -> Option<(DividedRequest, Placement)> {
+                let part = match self {
+                    Self::Metadata(rest) => DividedRequest::Metadata(Box::new(rest.take_part()?)),
                     $(Self::$name(request, items) => {
                         let end = part_end(items.as_slice(), $part_items, |$item| $key)?;
                         let mut part = request.clone();
                         part.$items = items.by_ref().take(end).collect();
-                        Some(DividedRequest::$name(part))
+                        DividedRequest::$name(part)
                     })*
-                }
+                    $(Self::$of_topics(request, left) => {
+                        let (topics, part_topics) = left.take($topic_items)?;
+                        let mut part = request.clone();
+                        part.topics = topics;
+                        return Some((DividedRequest::$of_topics(part), placement(part_topics)));
+                    })*
+                };
+                Some((part, Placement::default()))
             }
         }
 
@@ -80,21 +103,50 @@ macro_rules! divided_requests {
                 Ok(Rest::$name(self, items.into_iter()))
             }
         })*
+
+        $(impl Divisible for $of_topics_request {
+            fn divide(mut self) -> Result<Rest, Self> {
+                if items_of(&self.topics) <= $topic_items {
+                    return Err(self);
+                }
+                let topics = std::mem::take(&mut self.topics);
+                Ok(Rest::$of_topics(self, TopicsLeft::new(topics)))
+            }
+
+            fn nested_arrays(version: i16) -> Vec<NestedArray> {
+                let ids_from: &[i16] = &[$($ids)?];
+                let has_ids = ids_from.iter().any(|from| version >= *from);
+                let after = if has_ids { Identifier::Uuid } else { Identifier::Name };
+                vec![NestedArray { after, behind: 0 }]
+            }
+        })*
     };
 }
 
 divided_requests! {
-    AlterConfigs(AlterConfigsRequest) in resources: AlterConfigsResource,
-        named item => Some(item.resource_name.as_str()), 100;
-    CreatePartitions(CreatePartitionsRequest) in topics: CreatePartitionsTopic,
-        named item => Some(item.name.as_str()), 200;
-    CreateTopics(CreateTopicsRequest) in topics: CreatableTopic, named item => Some(item.name.as_str()), 10;
-    DeleteGroups(DeleteGroupsRequest) in groups_names: String, named _item => None::<&str>, 200;
-    DeleteTopics(DeleteTopicsRequest) in topics: DeleteTopicState,
-        named item => Some((item.name.as_deref(), item.topic_id)), 100;
-    DescribeConfigs(DescribeConfigsRequest) in resources: DescribeConfigsResource, named _item => None::<&str>, 10;
-    IncrementalAlterConfigs(IncrementalAlterConfigsRequest) in resources: IncrementalResource,
-        named item => Some(item.resource_name.as_str()), 100;
+    items {
+        AlterConfigs(AlterConfigsRequest) in resources: AlterConfigsResource,
+            named item => Some(item.resource_name.as_str()), 100;
+        CreatePartitions(CreatePartitionsRequest) in topics: CreatePartitionsTopic,
+            named item => Some(item.name.as_str()), 200;
+        CreateTopics(CreateTopicsRequest) in topics: CreatableTopic, named item => Some(item.name.as_str()), 10;
+        DeleteGroups(DeleteGroupsRequest) in groups_names: String, named _item => None::<&str>, 200;
+        DeleteTopics(DeleteTopicsRequest) in topics: DeleteTopicState,
+            named item => Some((item.name.as_deref(), item.topic_id)), 100;
+        DescribeConfigs(DescribeConfigsRequest) in resources: DescribeConfigsResource, named _item => None::<&str>, 10;
+        DescribeTransactions(DescribeTransactionsRequest) in transactional_ids: String,
+            named _item => None::<&str>, 20;
+        IncrementalAlterConfigs(IncrementalAlterConfigsRequest) in resources: IncrementalResource,
+            named item => Some(item.resource_name.as_str()), 100;
+    }
+    topics {
+        DeleteRecords(DeleteRecordsRequest): DeleteRecordsTopic, 200;
+        DescribeProducers(DescribeProducersRequest): TopicRequest, 200;
+        ListOffsets(ListOffsetsRequest): ListOffsetsTopic, 300;
+        OffsetCommit(OffsetCommitRequest): OffsetCommitRequestTopic, 300, ids from 10;
+        OffsetForLeaderEpoch(OffsetForLeaderEpochRequest): OffsetForLeaderTopic, 500;
+        TxnOffsetCommit(TxnOffsetCommitRequest): TxnOffsetCommitRequestTopic, 300;
+    }
 }
 
 /// A request that may have too many items for one turn.
@@ -104,6 +156,18 @@ pub(crate) trait Divisible: Request {
     /// # Errors
     /// Returns the request if it is no longer than a part.
     fn divide(self) -> Result<Rest, Self>;
+
+    /// The arrays in the items of the response that may take several parts.
+    fn nested_arrays(_version: i16) -> Vec<NestedArray> {
+        Vec::new()
+    }
+}
+
+fn placement(topics: PartTopics) -> Placement {
+    match topics {
+        PartTopics::Whole => Placement::default(),
+        PartTopics::Slice { is_last } => Placement { depth: 1, ends: usize::from(is_last) },
+    }
 }
 
 /// The end of the first part of `items`; `None` if there are none.
@@ -123,6 +187,8 @@ fn part_end<'a, T, N: PartialEq>(
 pub(crate) struct Division {
     call: RequestContext,
     rest: Rest,
+    /// Where the items of the newest part belong.
+    placement: Placement,
     response: JoinedResponse,
     /// Names of the topics that earlier parts have deleted.
     deleted: BTreeSet<Arc<str>>,
@@ -142,9 +208,13 @@ impl Division {
             return Err(request);
         }
         let rest = request.divide()?;
-        let mut response = JoinedResponse::begin::<R>(call, &R::Response::default(), 0, meter.clone());
-        response.begins_like_parts = true;
-        Ok(Self { call: call.clone(), rest, response, deleted: BTreeSet::new() })
+        let response = JoinedResponse::begin::<R>(call, &R::Response::default(), 0, meter.clone());
+        let response = response.like_parts(R::nested_arrays(call.version));
+        Ok(Self::new(call, rest, response))
+    }
+
+    fn new(call: &RequestContext, rest: Rest, response: JoinedResponse) -> Self {
+        Self { call: call.clone(), rest, placement: Placement::default(), response, deleted: BTreeSet::new() }
     }
 
     /// A Metadata request that is answered in parts. `template` is the response without topics; those to the parts have
@@ -157,8 +227,7 @@ impl Division {
     ) -> Self {
         let behind = metadata_bytes_behind_topics(call.version);
         let response = JoinedResponse::begin::<MetadataRequest>(call, template, behind, meter.clone());
-        let rest = Rest::Metadata(Box::new(rest));
-        Self { call: call.clone(), rest, response, deleted: BTreeSet::new() }
+        Self::new(call, Rest::Metadata(Box::new(rest)), response)
     }
 
     pub(crate) fn call(&self) -> &RequestContext {
@@ -167,7 +236,9 @@ impl Division {
 
     /// Takes the next part; `None` if all are answered.
     pub(crate) fn next_part(&mut self) -> Option<DividedRequest> {
-        self.rest.take_part()
+        let (part, placement) = self.rest.take_part()?;
+        self.placement = placement;
+        Some(part)
     }
 
     /// The names of the topics that the request has deleted so far.
@@ -180,10 +251,10 @@ impl Division {
         self.call.throttle(throttle_ms.into());
     }
 
-    /// Adds the response to a part, without header. Returns false if the whole response gets too long.
+    /// Adds the response to the newest part, without header. Returns false if the whole response gets too long.
     pub(crate) fn add(&mut self, response: &[u8]) -> bool {
-        self.response.add(response);
-        self.response.len <= RESPONSE_BYTES_MAX
+        self.response.add(response, self.placement);
+        self.response.len() <= RESPONSE_BYTES_MAX
     }
 
     /// The whole response, in a frame.
@@ -201,120 +272,12 @@ fn metadata_bytes_behind_topics(version: i16) -> usize {
     }
 }
 
-/// The frame of a response with an array of items, while they are added.
-#[derive(Debug)]
-struct JoinedResponse {
-    is_flexible: bool,
-    /// Bytes of the response before the number of its items.
-    fields: Vec<u8>,
-    /// Bytes behind the items.
-    behind: Vec<u8>,
-    /// `fields` are those of the newest part, which say how long the client is throttled.
-    begins_like_parts: bool,
-    /// Number of bytes before the number of items in the response to a part.
-    part_fields: usize,
-    items: u32,
-    /// The encoded items: full pieces, and the newest one.
-    pieces: Vec<SharedBytes>,
-    newest: Vec<u8>,
-    /// Bytes of all pieces.
-    len: usize,
-    meter: MemoryMeter,
-}
-
-impl JoinedResponse {
-    /// Begins a response like `template`, which has no items, and `behind` bytes behind them besides tagged fields.
-    fn begin<R: Request>(
-        call: &RequestContext,
-        template: &R::Response,
-        behind: usize,
-        meter: MemoryMeter,
-    ) -> Self {
-        let is_flexible = call.version >= R::FLEXIBLE_FROM;
-        // In the compact form an empty array is one byte, and tagged fields end the response.
-        let (count, tags) = if is_flexible { (1, 1) } else { (size_of::<i32>(), 0) };
-        let encoded = |response: &R::Response| {
-            let mut bytes = Vec::new();
-            call.encode(response, &mut bytes);
-            let behind = bytes.split_off(bytes.len().saturating_sub(behind + tags));
-            bytes.truncate(bytes.len().saturating_sub(count));
-            (bytes, behind)
-        };
-        let (fields, behind) = encoded(template);
-        let (part_fields, _) = encoded(&R::Response::default());
-        Self {
-            is_flexible,
-            fields,
-            behind,
-            begins_like_parts: false,
-            part_fields: part_fields.len(),
-            items: 0,
-            pieces: Vec::new(),
-            newest: Vec::new(),
-            len: 0,
-            meter,
-        }
-    }
-
-    /// What precedes the items, in a frame without length.
-    fn head(&self, call: &RequestContext) -> Vec<u8> {
-        let mut head = Vec::new();
-        frame::begin_frame(&mut head);
-        put_response_header(call.correlation_id, call.api_key, call.version, &mut head);
-        head.extend_from_slice(&self.fields);
-        if self.is_flexible {
-            put_uvarint(self.items + 1, &mut head);
-        } else {
-            head.extend_from_slice(&self.items.to_be_bytes());
-        }
-        head
-    }
-
-    fn add(&mut self, response: &[u8]) {
-        let (fields, items) = response.split_at(self.part_fields);
-        if self.begins_like_parts {
-            self.fields.copy_from_slice(fields);
-        }
-        let mut reader = Reader::new(items);
-        self.items += if self.is_flexible {
-            reader.uvarint().map_or(0, |count| count.saturating_sub(1))
-        } else {
-            reader.array().map_or(0, u32::from_be_bytes)
-        };
-        let items = reader.rest();
-        let items = &items[..items.len() - self.behind.len()];
-        self.newest.extend_from_slice(items);
-        self.len += items.len();
-        if self.newest.len() >= PIECE_BYTES {
-            let piece = std::mem::take(&mut self.newest).into_boxed_slice();
-            self.pieces.push(SharedBytes::new(piece, &self.meter));
-        }
-    }
-
-    fn finish(mut self, call: &RequestContext) -> Answer {
-        let behind = self.behind.len();
-        self.newest.append(&mut self.behind);
-        self.len += behind;
-        let mut head = self.head(call);
-        frame::end_frame(&mut head, frame::LENGTH_BYTES, self.len);
-        Answer { head, pieces: self.pieces, tail: self.newest }
-    }
-}
-
-fn put_uvarint(mut value: u32, into: &mut Vec<u8>) {
-    while value >= 0x80 {
-        into.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    into.push(value as u8);
-}
-
 #[cfg(test)]
 mod tests {
-    use mainstem_kafka::Message;
     use mainstem_kafka::api::create_topics::{CreatableTopicResult, CreateTopicsResponse};
     use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsResponse};
     use mainstem_kafka::api::metadata::{MetadataResponseBroker, MetadataResponseTopic};
+    use mainstem_kafka::{Message, frame, put_response_header};
     use mainstem_runtime::ConnId;
 
     use super::*;
@@ -363,7 +326,7 @@ mod tests {
                     let response = DeleteGroupsResponse { results: part.to_vec(), ..Default::default() };
                     let mut bytes = Vec::new();
                     response.encode(&mut bytes, version);
-                    joined.add(&bytes);
+                    joined.add(&bytes, Placement::default());
                 }
                 let response =
                     DeleteGroupsResponse { results: results[..count].to_vec(), ..Default::default() };
@@ -383,7 +346,7 @@ mod tests {
                 0,
                 MemoryMeter::default(),
             );
-            joined.add(&bytes);
+            joined.add(&bytes, Placement::default());
             assert_eq!(joined.finish(&call).bytes(), whole::<CreateTopicsRequest>(&call, &response));
         }
     }
@@ -414,7 +377,7 @@ mod tests {
                 let response = MetadataResponse { topics: part.to_vec(), ..MetadataResponse::default() };
                 let mut bytes = Vec::new();
                 response.encode(&mut bytes, version);
-                joined.add(&bytes);
+                joined.add(&bytes, Placement::default());
             }
             let expected = MetadataResponse { topics: topics.clone(), ..template.clone() };
             let expected = whole::<MetadataRequest>(&call, &expected);

@@ -56,7 +56,8 @@
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
 //! | `division.rs` | requests over thousands of topics or groups, which are handled in parts |
-//! | `metadata_division.rs` | the same for Metadata requests |
+//! | `metadata_division.rs`, `topics_left.rs` | the same for Metadata requests; for requests over partitions of topics |
+//! | `joined_response.rs` | the responses to the parts of a request, joined |
 //! | `pending_work.rs`, `work_slices.rs` | work of requests that takes several turns: as data, and continued |
 //! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
 //! | `timer.rs` | what the timers of a shard stand for |
@@ -118,6 +119,7 @@ mod grants;
 mod groups;
 mod handlers;
 mod jobs;
+mod joined_response;
 mod leader_epoch;
 mod log_in;
 mod log_throttle;
@@ -155,6 +157,7 @@ mod topic_admin;
 mod topic_change;
 mod topic_config;
 mod topic_validation;
+mod topics_left;
 mod transactions;
 mod txn_verification;
 mod unverified_batches;

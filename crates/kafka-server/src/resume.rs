@@ -11,9 +11,9 @@ use crate::division::DividedRequest;
 use crate::handlers::{
     add_offsets_to_txn, add_partitions_to_txn, alter_configs, create_partitions, create_topics,
     delete_groups, delete_records, delete_topics, describe_configs, describe_log_dirs, describe_producers,
-    end_txn, incremental_alter_configs, init_producer_id, join_group, leave_group, list_offsets, metadata,
-    offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, sync_group, txn_offset_commit,
-    write_txn_markers,
+    describe_transactions, end_txn, incremental_alter_configs, init_producer_id, join_group, leave_group,
+    list_offsets, metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, sync_group,
+    txn_offset_commit, write_txn_markers,
 };
 use crate::partition_message::PartitionQueryResult;
 use crate::pending::{
@@ -168,6 +168,17 @@ impl Shard {
             Some(DividedRequest::DeleteGroups(part)) => delete_groups::handle(self, io, call, part),
             Some(DividedRequest::DeleteTopics(part)) => delete_topics::handle(self, io, call, part),
             Some(DividedRequest::DescribeConfigs(part)) => describe_configs::handle(self, io, call, part),
+            Some(DividedRequest::DeleteRecords(part)) => delete_records::handle(self, io, call, part),
+            Some(DividedRequest::DescribeProducers(part)) => describe_producers::handle(self, io, call, part),
+            Some(DividedRequest::DescribeTransactions(part)) => {
+                describe_transactions::handle(self, io, call, part);
+            }
+            Some(DividedRequest::ListOffsets(part)) => list_offsets::handle(self, io, call, part),
+            Some(DividedRequest::OffsetCommit(part)) => offset_commit::handle(self, io, call, part),
+            Some(DividedRequest::OffsetForLeaderEpoch(part)) => {
+                offset_for_leader_epoch::handle(self, io, call, part);
+            }
+            Some(DividedRequest::TxnOffsetCommit(part)) => txn_offset_commit::handle(self, io, call, part),
             Some(DividedRequest::Metadata(part)) => metadata::answer_part(self, io, &call, *part),
             Some(DividedRequest::IncrementalAlterConfigs(part)) => {
                 incremental_alter_configs::handle(self, io, call, part);

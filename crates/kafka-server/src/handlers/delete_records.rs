@@ -23,6 +23,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DeleteRecordsRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let (mut queries, mut refusals) = (Vec::new(), Vec::new());
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.name);

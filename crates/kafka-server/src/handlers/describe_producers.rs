@@ -21,6 +21,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeProducersRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let mut queries = Vec::new();
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.name);

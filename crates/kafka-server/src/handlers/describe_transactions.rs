@@ -19,6 +19,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeTransactionsRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let describe = |id: String| {
         if let Err(code) = call.check_transactional_id(Action::Describe, &id) {
             let error_code = code as i16;

@@ -22,6 +22,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: ListOffsetsRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let isolation = isolation(request.isolation_level);
     let mut queries = Vec::new();
     for topic in &request.topics {

@@ -26,8 +26,9 @@ pub(crate) fn handle(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: RequestContext,
-    mut request: OffsetCommitRequest,
+    request: OffsetCommitRequest,
 ) {
+    let Some(mut request) = shard.divide(io, &call, request) else { return };
     if call.version >= TOPIC_IDS {
         for topic in &mut request.topics {
             topic.name = shard

@@ -23,6 +23,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: OffsetForLeaderEpochRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let mut queries = Vec::new();
     for topic in &request.topics {
         let known = shard.env.catalogue().topic(&topic.topic);

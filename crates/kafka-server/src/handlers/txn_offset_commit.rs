@@ -28,6 +28,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: TxnOffsetCommitRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let checked = call.check_transactional_id(Action::Produce, &request.transactional_id);
     if let Err(code) = checked.and_then(|()| call.check_group(Action::Group, &request.group_id)) {
         return refuse_all(shard, io, &call, &request, code as i16);

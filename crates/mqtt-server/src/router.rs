@@ -39,6 +39,11 @@ struct Hit {
 /// a millisecond.
 const FAN_OUT_MIN: usize = 128;
 
+/// Room for fewer lists is kept.
+const SPARSE_MIN: usize = 1024;
+/// The lists are sparse if there is room for more than this many times their number. Fewer moves would not pay.
+const SPARSE: usize = 8;
+
 /// What a fan-out has come to on one shard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FanOut {
@@ -133,7 +138,16 @@ impl Router {
                 vacant.push(filter);
             }
         }
+        self.give_back_memory();
         routes.remove_shard(&vacant, self.shard)
+    }
+
+    /// Gives back memory of lists that are gone, if it was room for many more than are left.
+    fn give_back_memory(&mut self) {
+        let room = self.subscribers.allocation_size() / (size_of::<(FilterId, Vec<Subscriber>)>() + 1);
+        if room >= SPARSE_MIN && self.subscribers.len() * SPARSE < room {
+            self.subscribers.shrink_to(2 * self.subscribers.len());
+        }
     }
 
     /// Calls `offer` for every subscriber of this shard that gets the message.

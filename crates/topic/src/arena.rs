@@ -1,9 +1,11 @@
 //! Numbered storage: a vector with a free list.
 //!
 //! Items refer to each other by 32-bit numbers instead of pointers, which halves their size and needs no `unsafe`.
-//! Freed numbers are reused, so memory is bounded by the largest number of items in use at once.
+//! Freed numbers are reused, and memory is given back when most of them are free.
 
 use std::ops::{Index, IndexMut};
+
+use crate::free_list::{FreeList, truncate};
 
 /// Stands for the absence of an [`Arena`] or slot number.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -14,12 +16,12 @@ pub(crate) const FIRST_RESERVED: u32 = u32::MAX - 15;
 /// Items with numbers below [`FIRST_RESERVED`]. A freed entry holds `T::default()` until its number is reused.
 pub(crate) struct Arena<T> {
     items: Vec<T>,
-    free: Vec<u32>,
+    free: FreeList,
 }
 
 impl<T: Default> Arena<T> {
     pub(crate) const fn new() -> Self {
-        Self { items: Vec::new(), free: Vec::new() }
+        Self { items: Vec::new(), free: FreeList::new() }
     }
 
     /// Stores `item` and returns its number.
@@ -39,8 +41,11 @@ impl<T: Default> Arena<T> {
 
     /// Removes and returns the item with this number, which may then be reused.
     pub(crate) fn remove(&mut self, number: u32) -> T {
-        self.free.push(number);
-        std::mem::take(&mut self.items[number as usize])
+        let item = std::mem::take(&mut self.items[number as usize]);
+        if let Some(kept) = self.free.push(number, self.items.len()) {
+            truncate(&mut self.items, kept);
+        }
+        item
     }
 
     /// Returns the number of items.

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use hashbrown::HashTable;
 
+use crate::free_list::shrink_if_sparse;
 use crate::name::{check_filter, check_name, has_wildcard};
 use crate::seed::{Seed, spread};
 use crate::slots::{Entry, FilterId, Key, Slots};
@@ -166,6 +167,7 @@ impl<V> Index<V> {
                 } else {
                     debug_assert!(false, "a filter that is not in its table: {text:?}");
                 }
+                shrink_if_sparse(&mut self.exact, |other| spread(other.hash));
             }
         }
         self.touch();
@@ -299,6 +301,30 @@ mod tests {
         assert_ne!(old, new);
         assert_eq!(index.remove(old), None);
         assert_eq!((index.get(old), index.get(new)), (None, Some(&2)));
+    }
+
+    #[test]
+    fn memory_is_given_back_and_removed_ids_stay_invalid() {
+        let mut index = Index::with_seed(7);
+        let kept = index.insert_with("kept/+/#", || 0).0;
+        let filters = (0..20_000).map(|number| match number % 2 {
+            0 => format!("exact/{number}"),
+            _ => format!("+/{number}/#"),
+        });
+        let filters: Vec<String> = filters.collect();
+        let ids: Vec<FilterId> = filters.iter().map(|filter| index.insert_with(filter, || 1).0).collect();
+        for id in &ids {
+            assert_eq!(index.remove(*id), Some(1));
+        }
+        assert!(index.slots.high_water() < 2_048, "{}", index.slots.high_water());
+        assert!(index.wild.high_water() < 2_048, "{}", index.wild.high_water());
+        assert!(index.exact.allocation_size() < 65_536, "{}", index.exact.allocation_size());
+        assert_eq!((index.len(), index.get(kept)), (1, Some(&0)));
+        for filter in &filters {
+            index.insert_with(filter, || 2);
+        }
+        assert!(ids.iter().all(|id| index.get(*id).is_none()));
+        assert!(filters.iter().all(|filter| index.find(filter).is_some_and(|id| index.get(id) == Some(&2))));
     }
 
     #[test]

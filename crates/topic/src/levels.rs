@@ -6,6 +6,7 @@
 use hashbrown::HashTable;
 
 use crate::arena::Arena;
+use crate::free_list::shrink_if_sparse;
 use crate::seed::{Seed, spread};
 
 /// Reference-counted level strings and their numbers.
@@ -66,6 +67,8 @@ impl Levels {
         } else {
             debug_assert!(false, "a level that is not in its table: {:?}", level.text);
         }
+        let Self { stored, by_text, .. } = self;
+        shrink_if_sparse(by_text, |&other| spread(stored[other].hash));
     }
 
     pub(crate) fn text(&self, number: u32) -> &str {

@@ -1,9 +1,11 @@
 //! Storage of filters and their values by [`FilterId`].
 //!
 //! A slot is reused after its filter is removed. Each removal increments the generation of the slot, so an id that
-//! outlives its filter no longer matches. A slot whose generations are exhausted is retired.
+//! outlives its filter no longer matches, not even if the slot was cut off and added again meanwhile. A slot whose
+//! generations are exhausted is retired.
 
 use crate::arena::FIRST_RESERVED;
+use crate::free_list::{FreeList, truncate};
 use crate::trie::Position;
 
 /// Identifies one filter of an [`Index`](crate::Index) from its insertion to its removal.
@@ -22,7 +24,7 @@ impl FilterId {
         self.slot
     }
 
-    /// Returns the generation of the slot: the number of filters that were removed from it before this one.
+    /// Returns the generation of the slot, which is greater than that of any filter that was removed from it before.
     #[inline]
     pub const fn generation(self) -> u32 {
         self.generation
@@ -40,8 +42,10 @@ pub(crate) enum Key {
 /// Filters by slot number.
 pub(crate) struct Slots<V> {
     all: Vec<Slot<V>>,
-    free: Vec<u32>,
+    free: FreeList,
     len: usize,
+    /// Generation of new slots: above that of any slot that was cut off.
+    first_generation: u32,
 }
 
 struct Slot<V> {
@@ -57,7 +61,7 @@ pub(crate) struct Entry<V> {
 
 impl<V> Slots<V> {
     pub(crate) const fn new() -> Self {
-        Self { all: Vec::new(), free: Vec::new(), len: 0 }
+        Self { all: Vec::new(), free: FreeList::new(), len: 0, first_generation: 0 }
     }
 
     #[inline]
@@ -72,7 +76,7 @@ impl<V> Slots<V> {
     pub(crate) fn insert(&mut self, make_key: impl FnOnce(u32) -> Key, value: V) -> FilterId {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = u32::try_from(self.all.len()).ok().filter(|&slot| slot < FIRST_RESERVED);
-            self.all.push(Slot { generation: 0, entry: None });
+            self.all.push(Slot { generation: self.first_generation, entry: None });
             slot.expect("an index holds fewer than 2^32 filters")
         });
         let target = &mut self.all[slot as usize];
@@ -90,9 +94,18 @@ impl<V> Slots<V> {
         self.len -= 1;
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
-            self.free.push(id.slot);
+            if let Some(kept) = self.free.push(id.slot, self.all.len()) {
+                self.cut_off(kept);
+            }
         }
         Some(entry)
+    }
+
+    /// Removes the slots from `kept` on, which are free.
+    fn cut_off(&mut self, kept: usize) {
+        let newest = self.all[kept..].iter().map(|slot| slot.generation).max();
+        self.first_generation = self.first_generation.max(newest.unwrap_or(0));
+        truncate(&mut self.all, kept);
     }
 
     #[inline]

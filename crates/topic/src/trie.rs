@@ -10,6 +10,7 @@
 use hashbrown::HashTable;
 
 use crate::arena::{Arena, FIRST_RESERVED, NONE};
+use crate::free_list::shrink_if_sparse;
 use crate::inline::InlineList;
 use crate::levels::Levels;
 use crate::seed::Seed;
@@ -169,6 +170,8 @@ impl Trie {
                 }
                 self.nodes[parent].literals -= 1;
                 self.levels.release(level);
+                let Self { seed, nodes, children, .. } = self;
+                shrink_if_sparse(children, |&other| seed.hash_pair(nodes[other].parent, nodes[other].level));
             }
             self.nodes.remove(node);
             node = parent;

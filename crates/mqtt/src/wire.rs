@@ -126,8 +126,8 @@ pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> 
     Err(DecodeError::malformed("variable byte integer of more than four bytes (1.5.5)"))
 }
 
-/// Returns whether a byte is 0. Has no early exit, so that the compiler can vectorize it: most strings are too short for
-/// the search of the standard library to pay off, and a hit is an error.
+/// Returns whether a byte is 0. Has no early exit, so that the compiler can vectorize it: most strings are too short
+/// for the search of the standard library to pay off, and a hit is an error.
 #[inline]
 fn has_nul(bytes: &[u8]) -> bool {
     bytes.iter().fold(0, |found, byte| found | u8::from(*byte == 0)) != 0

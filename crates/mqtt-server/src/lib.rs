@@ -24,7 +24,10 @@
 //! # Files
 //! | file | contents |
 //! |---|---|
-//! | `shard/` | [`Shard`], which owns the machines below, and the handlers of packets, turns, timers and messages |
+//! | `shard/` | [`Shard`], which owns the machines below, and the handlers of connections, turns, timers and messages |
+//! | `session_host/` | all sessions of a shard: their subscriptions, deliveries, acknowledgements and appends |
+//! | `publication.rs` | what accompanies a message while it is published |
+//! | `handled.rs` | how a connection continues after a packet, or why it ends |
 //! | `access.rs` | log-ins, and what a session may do |
 //! | `authentication.rs` | the exchange of an enhanced authentication |
 //! | `flapping.rs` | clients that connect again and again |
@@ -62,11 +65,13 @@ mod ending;
 mod filter_list;
 mod flapping;
 mod groups;
+mod handled;
 mod journal;
 mod message;
 mod pending_acks;
 mod persistence;
 mod pressure;
+mod publication;
 mod qos2_recovery;
 mod queue_consumers;
 mod reassigned;
@@ -77,6 +82,7 @@ mod retained_replay;
 mod router;
 mod routes;
 mod session;
+mod session_host;
 mod shard;
 mod sys;
 mod timers;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use mainstem_mqtt::{Connect, ReasonCode};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_security::{
-    CertificateOutcome, Identity, LogInResult, PeerCertificate, Principal, SecurityState, SubscribeDecision,
+    CertificateOutcome, Identity, LogInResult, PeerCertificate, SecurityState, SubscribeDecision,
 };
 use mainstem_topic::parse_subscription;
 
-use super::{Handled, ProtocolError, Shard};
+use super::Shard;
 use crate::access::Access;
 use crate::broker_state::Mail;
 use crate::connections::{ConnState, LogInState};
+use crate::handled::{Handled, ProtocolError};
 use crate::journal::entry::Entry;
-use crate::message::SessionKey;
 use crate::queue_consumers::SessionConsumers;
 use crate::session::SessionExt;
 use crate::timers::Timer;
@@ -80,7 +80,7 @@ impl Shard {
 
     /// When what proves who the client of a session is ends, Unix time in ms.
     fn proof_ends_ms(&mut self, slot: u32) -> Option<u64> {
-        self.sessions.at(slot).access().and_then(|access| access.identity().expires_ms())
+        self.host.sessions.at(slot).access().and_then(|access| access.identity().expires_ms())
     }
 
     /// Arms the timer that ends a connection with what proves who its client is.
@@ -98,7 +98,7 @@ impl Shard {
         if io.clock.unix_ms < ends_ms {
             return self.arm_proof(io, conn, slot);
         }
-        let client_id = self.sessions.at(slot).client_id();
+        let client_id = self.host.sessions.at(slot).client_id();
         log::info!("client {client_id:?} is disconnected: its token has expired");
         self.disconnect(io, slot, ReasonCode::MaximumConnectTime, Some("the token has expired"));
     }
@@ -114,17 +114,17 @@ impl Shard {
             self.connections.end_log_in(conn, result);
         }
         let epoch = self.shared.security.epoch();
-        if let Some(from) = self.renewal.begin(epoch) {
+        if let Some(from) = self.host.begin_renewal(epoch) {
             self.renew_sessions(io, from);
         }
     }
 
     /// Renews the rights of sessions from a slot on, as far as the turn allows.
     fn renew_sessions(&mut self, io: &mut Io<'_, Mail>, from: u32) {
-        let slots: Vec<u32> = self.sessions.slots_from(from as usize).collect();
+        let slots: Vec<u32> = self.host.sessions.slots_from(from as usize).collect();
         for slot in slots {
             if io.is_exhausted() {
-                self.renewal.continue_at(slot);
+                self.host.continue_renewal_at(slot);
                 io.request_turn();
                 return;
             }
@@ -136,7 +136,7 @@ impl Shard {
     fn renew_session(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let shared = Arc::clone(&self.shared);
         let Some(state) = shared.security.state() else { return };
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         let (conn, is_connected) = (session.conn(), session.is_connected());
         let client_id = Arc::clone(session.client_id());
         let renewed = if let Some(access) = session.access() {
@@ -151,7 +151,7 @@ impl Shard {
         let is_known = state.admits(&identity.principal, identity.proof.as_deref());
         let may_connect = access.may_connect();
         let user = access.principal().user().map(ToString::to_string);
-        self.sessions.at(slot).set_access(Some(access));
+        self.host.sessions.at(slot).set_access(Some(access));
         if !is_connected {
             return self.narrow(io, slot);
         }
@@ -174,7 +174,7 @@ impl Shard {
     /// not allowed, and its memberships in groups that it may not read as a whole: a group must not give a message to
     /// a member that does not get it.
     pub(super) fn narrow(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         io.charge(session.subscription_count() as u32 * SUBSCRIPTION_UNITS);
         let Some(access) = session.access() else { return };
         let allows = |filter: &str| access.subscribe(filter) == SubscribeDecision::Allowed;
@@ -197,80 +197,17 @@ impl Shard {
         session.set_narrowed(is_narrowed);
         for filter in queues {
             self.unsubscribe_from_queue(io, slot, &filter);
-            if let Some((mut journal, session)) = self.journal(slot) {
+            if let Some((mut journal, session)) = self.host.journal(slot) {
                 journal.push(&Entry::Unsubscribe { session, filter: &filter });
             }
         }
         for (name, filter) in left {
-            self.leave_group(slot, &filter, &name);
-            if let Some((mut journal, session)) = self.journal(slot) {
+            self.host.leave_group(slot, &filter, &name);
+            if let Some((mut journal, session)) = self.host.journal(slot) {
                 let filter = format!("$share/{name}/{filter}");
                 journal.push(&Entry::Unsubscribe { session, filter: &filter });
             }
         }
-    }
-
-    /// The rights of a session, renewed if users or rules have changed.
-    pub(super) fn current_access(&mut self, slot: u32) -> Option<&Access> {
-        let security = &self.shared.security;
-        let session = self.sessions.at(slot);
-        let is_old = session.access().is_some_and(|access| access.epoch() != self.renewal.epoch());
-        if is_old
-            && let Some(access) =
-                session.access().and_then(|access| access.renewed(security, session.client_id()))
-        {
-            session.set_access(Some(access));
-        }
-        self.sessions.at(slot).access()
-    }
-
-    /// Whether a session may publish to a topic. A denial is noted.
-    pub(super) fn may_publish(&mut self, slot: u32, topic: &str) -> bool {
-        let Some(access) = self.sessions.at(slot).access() else { return true };
-        let is_current = access.epoch() == self.renewal.epoch();
-        if is_current && access.may_publish(topic) {
-            return true;
-        }
-        let shared = Arc::clone(&self.shared);
-        let client_id = Arc::clone(self.sessions.at(slot).client_id());
-        let Some(access) = self.current_access(slot) else { return true };
-        let is_allowed = access.may_publish(topic);
-        if !is_allowed {
-            access.publish_denied(&shared.security, &client_id, topic);
-            log::debug!("client {client_id:?} may not publish to {topic:?}");
-        }
-        is_allowed
-    }
-
-    /// Whether the will of a session may be published now, perhaps long after its client was there: its user may have
-    /// been disabled or deleted since, or its rights taken away. A denial is noted.
-    pub(super) fn may_publish_will(&mut self, slot: u32, topic: &str) -> bool {
-        let shared = Arc::clone(&self.shared);
-        let Some(state) = shared.security.state() else { return true };
-        let session = self.sessions.at(slot);
-        let identity = session.access().map(Access::identity).cloned().unwrap_or_default();
-        if state.admits_absent(&identity.principal, identity.proof.as_deref()) {
-            return self.may_publish(slot, topic);
-        }
-        let client_id = Arc::clone(session.client_id());
-        log::debug!("the will of client {client_id:?} is dropped: its user was disabled or deleted");
-        if let Some(access) = session.access() {
-            access.publish_denied(&shared.security, &client_id, topic);
-        }
-        false
-    }
-
-    /// Decides a subscription of a session. A refusal is noted.
-    pub(super) fn may_subscribe(&mut self, slot: u32, filter: &str) -> SubscribeDecision {
-        let shared = Arc::clone(&self.shared);
-        let client_id = Arc::clone(self.sessions.at(slot).client_id());
-        let Some(access) = self.current_access(slot) else { return SubscribeDecision::Allowed };
-        let decision = access.subscribe(filter);
-        if decision == SubscribeDecision::Refused {
-            access.subscribe_denied(&shared.security, &client_id, filter);
-            log::debug!("client {client_id:?} may not subscribe to {filter:?}");
-        }
-        decision
     }
 
     /// Checks what a CONNECT asks for against the rules: the connection, its will, and whose session it resumes.
@@ -305,23 +242,13 @@ impl Shard {
         }
         let known = shared.registry.find(client_id).filter(|known| known.shard == self.me);
         if let Some(known) = known
-            && !self.may_take_over(known, &identity.principal)
+            && !self.host.may_take_over(known, &identity.principal)
         {
             log::info!("client {client_id:?} is refused: its session belongs to another user");
             access.connect_denied(&shared.security, client_id);
             return Err(ReasonCode::NotAuthorized);
         }
         Ok(Some(access))
-    }
-
-    /// Whether a user may resume or end a session: its own, one of nobody, or any for a super user.
-    fn may_take_over(&mut self, known: SessionKey, principal: &Principal) -> bool {
-        let Some(session) = self.sessions.get(known) else { return true };
-        let is_own = match session.access().map(Access::principal) {
-            None | Some(Principal::Anonymous) => true,
-            Some(owner) => owner == principal,
-        };
-        is_own || self.shared.security.state().is_some_and(|state| state.is_super_user(principal))
     }
 
     /// Answers a CONNECT with an error. The caller closes the connection.

@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mainstem_mqtt::ReasonCode;
 use mainstem_runtime::Io;
 use mainstem_topic::check_name;
 
 use super::Shard;
-use super::publication::PublishContext;
 use crate::bridge::{BridgePublish, Sink, SinkMessage, SinkOutcome, SinkTicket};
 use crate::broker_state::Mail;
 use crate::message::{Content, Message, SessionKey};
-use crate::pending_acks::{AckCondition, AckKind, AckToken, PendingAck, RemoteCommitResult};
+use crate::pending_acks::{AckCondition, AckToken, RemoteCommitResult};
+use crate::publication::PublishContext;
 use crate::queue_consumers::{is_of_queue, queue_of};
 use crate::routes::Matched;
 
@@ -45,7 +44,7 @@ impl Shard {
     /// Client identifier of the publisher of a message, if it has a session on this shard.
     fn publisher_of(&mut self, message: &Message) -> Option<Arc<str>> {
         let publisher = message.publisher.filter(|publisher| publisher.shard == self.me)?;
-        Some(Arc::clone(self.sessions.get(publisher)?.client_id()))
+        Some(Arc::clone(self.host.sessions.get(publisher)?.client_id()))
     }
 
     /// Whether there are messages for sinks.
@@ -71,27 +70,13 @@ impl Shard {
         };
         let is_durable = outcome == SinkOutcome::Durable;
         if refused.is_some() || (ticket.is_none() && !is_durable) {
-            self.deliveries.counters_mut().publish_dropped += 1;
+            self.host.deliveries.counters_mut().publish_dropped += 1;
         }
         if let Some(ticket) = ticket {
             let failing_journals = BTreeSet::new();
             let result = RemoteCommitResult { is_durable, refused, group: None, failing_journals };
             self.on_receipt(io, ticket.token(), &result);
         }
-    }
-
-    /// A sink has rejected a QoS 2 publish of a durable session: the exchange ends when its journal has the release.
-    pub(super) fn reject_exchange(&mut self, slot: u32, mut ack: PendingAck, rejected: ReasonCode) {
-        let AckKind::Ack { packet_id, reason, .. } = &mut ack.kind else { return };
-        *reason = rejected;
-        let packet_id = *packet_id;
-        self.sessions.at(slot).release(packet_id);
-        let before = self.persistence.position();
-        self.append_release(slot, packet_id);
-        let condition = self.persistence.condition_since(before);
-        let session = self.sessions.at(slot);
-        session.ext().acks.put_back(PendingAck { condition, failure: None, completes: false, ..ack });
-        self.persistence.commits_mut().wake_with(condition.commit, session.key());
     }
 
     /// Lets publishers wait while sinks cannot take as much as comes.
@@ -125,15 +110,15 @@ impl Shard {
     /// Whether messages of other protocols should wait: this shard has done its share of the turn, or something is
     /// behind.
     pub fn is_bridge_blocked(&self, io: &mut Io<'_, Mail>) -> bool {
-        io.is_exhausted() || io.congested() || self.persistence.is_behind() || self.shared.is_failing()
+        io.is_exhausted() || io.congested() || self.host.persistence.is_behind() || self.shared.is_failing()
     }
 
     /// Sets a fence: [`Shard::take_fenced`] returns its token when everything published up to now is durable.
     pub fn fence_bridge(&mut self, io: &mut Io<'_, Mail>, token: u64) {
-        let number = self.persistence.next_ack();
+        let number = self.host.persistence.next_ack();
         let session = SessionKey { shard: self.me, slot: u32::MAX, generation: 0 };
-        let condition = if self.persistence.is_enabled() {
-            self.fence(io, AckToken { session, number })
+        let condition = if self.host.persistence.is_enabled() {
+            self.host.fence(io, AckToken { session, number })
         } else {
             AckCondition::default()
         };
@@ -143,7 +128,7 @@ impl Shard {
     /// Takes the tokens of fences that are over, and whether everything before each is durable.
     pub fn take_fenced(&mut self) -> Vec<(u64, bool)> {
         let is_failing = self.shared.is_failing();
-        let fences = self.bridge.take_fences(self.persistence.durable_commit());
+        let fences = self.bridge.take_fences(self.host.persistence.durable_commit());
         fences.map(|(token, is_durable)| (token, is_durable && !is_failing)).collect()
     }
 }

@@ -7,11 +7,12 @@ use mainstem_runtime::{ConnId, Io, MemoryMeter, MemoryPressure};
 use mainstem_security::Identity;
 use mainstem_topic::{check_name, level_count};
 
+use super::Shard;
 use super::access::LoggedIn;
-use super::{Handled, Next, ProtocolError, Shard};
 use crate::broker_state::Mail;
 use crate::config::{MqttConfig, Redirect};
 use crate::connections::{ConnState, Connected};
+use crate::handled::{Handled, Next, ProtocolError};
 use crate::message::{Content, Message, SessionKey};
 use crate::queue_consumers::{is_of_queue, queue_of};
 use crate::session::ClientParameters;
@@ -70,7 +71,7 @@ impl Shard {
         let mut has_waited = false;
         if let Some((journal, number)) = self.connections.awaited_end(conn) {
             // While the disk fails, the end will not be durable soon.
-            if self.endings.contains(journal, number) && !self.shared.is_failing() {
+            if self.host.is_ending(journal, number) && !self.shared.is_failing() {
                 return Ok(Next::Hold);
             }
             self.connections.await_end(conn, None);
@@ -138,7 +139,7 @@ impl Shard {
                 return Err(ProtocolError::new(reason, "there is no room for another session"));
             }
         };
-        self.sessions.at(place.slot).set_access(access);
+        self.host.sessions.at(place.slot).set_access(access);
         self.narrow(io, place.slot);
         self.arm_proof(io, conn, place.slot);
         self.send_connack(io, conn, connect, &place);
@@ -197,7 +198,7 @@ impl Shard {
         }
         let Some(output) = io.output(conn) else { return };
         match packet.encode(version, output.buffer()) {
-            Ok(()) => self.deliveries.counters_mut().messages_sent += 1,
+            Ok(()) => self.host.deliveries.counters_mut().messages_sent += 1,
             Err(error) => log::error!("a CONNACK cannot be encoded: {error}"),
         }
     }
@@ -220,7 +221,7 @@ impl Shard {
             Version::V5 => connect.session_expiry.unwrap_or(0) > 0,
             _ => !connect.clean_start,
         };
-        if (is_persistent || has_waited) && self.persistence.is_enabled() && self.shared.is_failing() {
+        if (is_persistent || has_waited) && self.host.persistence.is_enabled() && self.shared.is_failing() {
             return Err(ReasonCode::ServerUnavailable);
         }
         let method = connect.authentication_method;
@@ -275,7 +276,7 @@ impl Shard {
         if !self.has_room_for_will(io, connect, client_id, known) {
             return Err(ReasonCode::QuotaExceeded);
         }
-        if let Some(known) = known.filter(|known| !self.is_closing_session(*known))
+        if let Some(known) = known.filter(|known| !self.host.is_closing_session(*known))
             && let Some(attached) = self.attach_known(io, conn, known, connect.clean_start)?
         {
             return Ok(attached);
@@ -285,19 +286,19 @@ impl Shard {
             return Err(ReasonCode::QuotaExceeded);
         }
         let known = self.shared.registry.find(client_id);
-        if let Some(closed) = known.filter(|known| self.is_closing_session(*known)) {
+        if let Some(closed) = known.filter(|known| self.host.is_closing_session(*known)) {
             // On this shard, what the former session has published leaves before anything that this one publishes.
             self.shared.registry.release(client_id, closed);
         }
-        let key = self.sessions.insert(Arc::clone(client_id), conn);
+        let key = self.host.sessions.insert(Arc::clone(client_id), conn);
         if let Err(other) = self.shared.registry.claim(client_id, key) {
             // Another shard was faster.
-            self.sessions.remove(key.slot);
+            self.host.sessions.remove(key.slot);
             self.shared.close_session();
             self.hand_over(io, conn, other);
             return Ok(Attached::OnOtherShard);
         }
-        self.deliveries.counters_mut().sessions += 1;
+        self.host.deliveries.counters_mut().sessions += 1;
         Ok(Attached::Here(SessionPlace { slot: key.slot, is_present: false }))
     }
 
@@ -313,7 +314,7 @@ impl Shard {
         let Some(will) = &connect.will else { return true };
         let bytes_max = self.config().max_session_bytes;
         let session = known.filter(|key| key.shard == self.me && !connect.clean_start);
-        let session = session.and_then(|key| self.sessions.get(key));
+        let session = session.and_then(|key| self.host.sessions.get(key));
         // The will of the session is replaced.
         let kept = session.map_or(new_session_cost(client_id), |session| {
             session.memory() - session.ext_ref().map_or(0, |ext| ext.will.bytes())
@@ -340,48 +341,43 @@ impl Shard {
             self.hand_over(io, conn, known);
             return Ok(Some(Attached::OnOtherShard));
         }
-        if self.sessions.get(known).is_some_and(|session| session.is_connected()) {
+        if self.host.sessions.get(known).is_some_and(|session| session.is_connected()) {
             self.disconnect(io, known.slot, ReasonCode::SessionTakenOver, None);
         }
         // The loss of its connection may have ended it.
-        if let Some(ending) = self.endings.find(known) {
+        if let Some(ending) = self.host.find_ending(known) {
             self.connections.await_end(conn, Some(ending));
             return Ok(Some(Attached::NotYet));
         }
-        if self.sessions.get(known).is_none() {
+        if self.host.sessions.get(known).is_none() {
             return Ok(None);
         }
         if !clean_start {
             // A will may be due whose timer has not fired: coming back cancels only a will that is not due.
             self.check_will(io, known);
-            return match (self.has_leaving_will(known), self.shared.is_failing()) {
+            return match (self.host.has_leaving_will(known), self.shared.is_failing()) {
                 (false, _) => Ok(Some(Attached::Here(SessionPlace { slot: known.slot, is_present: true }))),
                 (true, false) => Ok(Some(Attached::NotYet)),
                 (true, true) => Err(ReasonCode::ServerUnavailable),
             };
         }
-        let session = self.sessions.at(known.slot);
+        let session = self.host.sessions.at(known.slot);
         let (journal, number) = (session.journal(), session.number());
         // After the CONNACK, a crash must not bring the old session back.
         if session.is_durable() && self.shared.is_failing() {
             return Err(ReasonCode::ServerUnavailable);
         }
         self.end_session(io, known.slot);
-        if self.endings.contains(journal, number) {
+        if self.host.is_ending(journal, number) {
             self.connections.await_end(conn, Some((journal, number)));
             return Ok(Some(Attached::NotYet));
         }
         Ok(None)
     }
 
-    /// Whether a session of this shard is closed, and only its client identifier is not free yet.
-    fn is_closing_session(&mut self, key: SessionKey) -> bool {
-        key.shard == self.me && self.sessions.get(key).is_none() && self.endings.find(key).is_none()
-    }
-
     fn hand_over(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, to: SessionKey) {
         self.vacate(conn);
-        self.deliveries.counters_mut().connections_accepted -= 1;
+        self.host.deliveries.counters_mut().connections_accepted -= 1;
         io.hand_over(conn, usize::from(to.shard));
     }
 
@@ -399,7 +395,7 @@ impl Shard {
         let last_message = authentication.as_mut().map(|known| known.take_last_message()).unwrap_or_default();
         self.connect_session(io, conn, connect, place, granted);
         self.refresh_quotas(io, conn, place.slot);
-        let client_id = Arc::clone(self.sessions.at(place.slot).client_id());
+        let client_id = Arc::clone(self.host.sessions.at(place.slot).client_id());
         log::debug!("client {client_id:?} connects, session present: {}", place.is_present);
         let packet = Packet::ConnAck(ConnAck {
             authentication_method: authentication.as_ref().map(|known| known.method().name()),
@@ -407,7 +403,7 @@ impl Shard {
             ..connack(&shared.config, connect, granted, place.is_present, &client_id)
         });
         self.connections.set_authentication(conn, authentication);
-        let packet_max = self.sessions.at(place.slot).packet_max();
+        let packet_max = self.host.sessions.at(place.slot).packet_max();
         if packet.encoded_len(connect.version) > packet_max as usize {
             log::info!("client {client_id:?} is refused: it has no room for a CONNACK");
             self.reject_connect(io, conn, connect.version, Some(packet_max), ReasonCode::PacketTooLarge);
@@ -416,10 +412,10 @@ impl Shard {
             self.detach(io, place.slot);
             return;
         }
-        self.send(io, place.slot, &packet);
+        self.host.send(io, place.slot, &packet);
         self.hold_connack(io, conn, place.slot);
-        self.start_consumers(place.slot);
-        self.pump(io, place.slot);
+        self.host.start_consumers(place.slot);
+        self.host.pump(io, place.slot);
     }
 
     /// Gives a session its connection.
@@ -432,7 +428,7 @@ impl Shard {
         granted: Granted,
     ) {
         let slot = place.slot;
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         session.connect(ClientParameters {
             conn,
             version: connect.version,
@@ -445,22 +441,22 @@ impl Shard {
             packet_max: connect.maximum_packet_size.unwrap_or(u32::MAX),
             expiry_s: granted.expiry_s,
         });
-        self.deliveries.on_connect(session);
+        self.host.deliveries.on_connect(session);
         if granted.expiry_s > 0 && !place.is_present {
-            self.make_durable(slot);
+            self.host.make_durable(slot);
         }
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         if session.is_durable() {
             // What was in flight when the process ended is sent again.
-            let mut journal = self.persistence.journal(session.journal());
+            let mut journal = self.host.persistence.journal(session.journal());
             session.load_window(|offset| journal.message(offset));
         }
         let will = connect.will.as_ref().map(|will| own_will(will, session.key(), self.pool.meter()));
         let is_v5 = connect.version == Version::V5;
         let aliases_max = connect.topic_alias_maximum.filter(|_| is_v5).unwrap_or(0);
         session.set_will_and_aliases(will, aliases_max);
-        self.append_session(io.clock, slot);
-        self.deliveries.counters_mut().clients_connected += 1;
+        self.host.append_session(io.clock, slot);
+        self.host.deliveries.counters_mut().clients_connected += 1;
         let connected = Connected {
             session: slot,
             version: connect.version,
@@ -474,13 +470,13 @@ impl Shard {
     /// client was told, nor let the session expire as if the client had not come. The same commit wakes the session for
     /// what came while it had no connection and is not on disk yet.
     fn hold_connack(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, slot: u32) {
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         if session.is_durable() {
-            let commit = self.persistence.current_commit();
+            let commit = self.host.persistence.current_commit();
             self.connections.hold_connack(conn, commit);
             io.hold_output(conn);
-            self.persistence.wake_with_current(session.key());
-            self.persistence.request_commit();
+            self.host.persistence.wake_with_current(session.key());
+            self.host.persistence.request_commit();
         }
     }
 
@@ -492,7 +488,7 @@ impl Shard {
         commit: u64,
         has_failed: bool,
     ) {
-        let Some(session) = self.sessions.get(key) else { return };
+        let Some(session) = self.host.sessions.get(key) else { return };
         let (conn, version, packet_max) = (session.conn(), session.version(), session.packet_max());
         if !session.is_connected() || !self.connections.release_connack(conn, commit) {
             return;
@@ -501,21 +497,13 @@ impl Shard {
             io.release_output(conn);
             return;
         }
-        let client_id = self.sessions.at(key.slot).client_id();
+        let client_id = self.host.sessions.at(key.slot).client_id();
         log::warn!("client {client_id:?} is refused: its session cannot be kept on disk");
         io.discard_output(conn);
         self.reject_connect(io, conn, version, Some(packet_max), ReasonCode::ServerUnavailable);
         self.vacate(conn);
         io.close(conn);
         self.detach(io, key.slot);
-    }
-
-    /// Gives a new session a journal, if there are any.
-    fn make_durable(&mut self, slot: u32) {
-        if let Some(journal) = self.persistence.journals_mut().first_mut() {
-            self.sessions.at(slot).make_durable(0, journal.number_session());
-            self.shared.note_persistent(self.me);
-        }
     }
 }
 

@@ -5,49 +5,36 @@
 //! timers of [`Io`]. The files of this folder are the handlers, by what they handle. Machines never see the shard.
 
 mod access;
-mod acks;
 mod authenticate;
 mod bans;
 mod bridge;
 mod connect;
 mod durability;
 mod lifecycle;
-mod publication;
 mod publish;
-mod qos2;
 mod queues;
 mod quotas;
-mod reassigned;
 pub(crate) mod restore;
-mod snapshots;
 mod subscribe;
 mod timers;
-mod unfinished;
 
 use std::sync::Arc;
 
 use mainstem_log::Stores;
 use mainstem_mqtt::{
-    Ack, DecodeError, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode,
-    short_ack,
+    Ack, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode, short_ack,
 };
 use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
-use crate::access::RightsRenewal;
 use crate::bridge::Bridge;
 use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
 use crate::connections::{ConnState, Connections};
-use crate::ending::EndingSessions;
+use crate::handled::{Handled, Next, ProtocolError};
 use crate::message::MessagePool;
-use crate::persistence::Persistence;
-use crate::queue_consumers::QueueConsumers;
-use crate::reassigned::UnconfirmedSessions;
 use crate::retained::RetainedSweep;
-use crate::retained_replay::SendSchedule;
-use crate::router::Router;
-use crate::session::delivery::Deliveries;
-use crate::session::{Session, Sessions};
+use crate::session::Session;
+use crate::session_host::SessionHost;
 use crate::sys::Sys;
 use crate::timers::Timer;
 use crate::wills::RefusedWillLog;
@@ -68,64 +55,14 @@ const CONNECTION_UNITS: u32 = 20;
 const SUBSCRIBE: u8 = PacketType::Subscribe as u8;
 const UNSUBSCRIBE: u8 = PacketType::Unsubscribe as u8;
 
-/// Why a connection ends.
-#[derive(Clone, Debug)]
-struct ProtocolError {
-    reason: ReasonCode,
-    what: &'static str,
-}
-
-impl ProtocolError {
-    fn new(reason: ReasonCode, what: &'static str) -> Self {
-        Self { reason, what }
-    }
-}
-
-impl From<DecodeError> for ProtocolError {
-    fn from(error: DecodeError) -> Self {
-        Self { reason: error.reason, what: error.what }
-    }
-}
-
-/// Result of handling a packet.
-type Handled = Result<Next, ProtocolError>;
-
-/// How a connection continues after a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// With the next packet.
-    Packet,
-    /// With this packet again, in a later turn.
-    Hold,
-    /// With this packet again, not before this many milliseconds have passed.
-    Pause(u32),
-    /// Not at all: the connection has ended or was handed to another shard.
-    Gone,
-}
-
-impl Next {
-    /// How long the connection is held at least, ms.
-    fn pause_ms(self) -> u32 {
-        if let Self::Pause(pause_ms) = self { pause_ms } else { 0 }
-    }
-}
-
 /// One shard of the MQTT server: a [`Service`] for the runtime's loop.
 pub struct Shard {
     me: u16,
     shared: Arc<Shared>,
     connections: Connections,
-    sessions: Sessions,
-    deliveries: Deliveries,
-    router: Router,
-    persistence: Persistence,
-    endings: EndingSessions,
+    host: SessionHost,
     bridge: Bridge,
-    queues: QueueConsumers,
     pool: MessagePool,
-    continuing: SendSchedule,
-    unconfirmed: UnconfirmedSessions,
-    renewal: RightsRenewal,
     retained_sweep: RetainedSweep,
     will_log: RefusedWillLog,
     sys: Option<Sys>,
@@ -138,7 +75,7 @@ pub struct Shard {
 impl Shard {
     /// The stores, to lend them and to take them back.
     pub fn stores_mut(&mut self) -> &mut Stores {
-        self.persistence.stores_mut()
+        self.host.persistence.stores_mut()
     }
 
     /// Shard number `me`, without persistence. All shards of a broker have the same `shared`.
@@ -147,17 +84,9 @@ impl Shard {
         Self {
             me,
             connections: Connections::default(),
-            sessions: Sessions::new(me, shared.session_meter(me)),
-            deliveries: Deliveries::new(&shared.config),
-            router: Router::new(me, shared.config.one_copy_per_client),
-            persistence: Persistence::default(),
-            endings: EndingSessions::default(),
+            host: SessionHost::new(me, Arc::clone(&shared)),
             bridge: Bridge::default(),
-            queues: QueueConsumers::default(),
             pool: MessagePool::new(shared.message_meter(me)),
-            continuing: SendSchedule::default(),
-            unconfirmed: UnconfirmedSessions::default(),
-            renewal: RightsRenewal::default(),
             retained_sweep: RetainedSweep::default(),
             will_log: RefusedWillLog::default(),
             sys: None,
@@ -165,6 +94,17 @@ impl Shard {
             quota_log_ms: 0,
             shared,
         }
+    }
+
+    /// Number of acks, publishes, commits and session ends in progress, and of messages held in memory until they are
+    /// on disk. 0 when everything has come to rest.
+    pub fn unfinished(&mut self) -> usize {
+        self.host.unfinished()
+    }
+
+    /// The accounts of all sessions, bytes: what each says, and what it should say by what the session keeps.
+    pub fn accounts(&mut self) -> Vec<(u64, u64)> {
+        self.host.accounts()
     }
 
     fn config(&self) -> &MqttConfig {
@@ -183,7 +123,7 @@ impl Shard {
             return Ok(Next::Hold);
         }
         if let Some((kind, packet_id)) = short_ack(frame) {
-            self.on_ack(io, slot, kind, &Ack { packet_id, ..Ack::default() });
+            self.host.on_ack(io, slot, kind, &Ack { packet_id, ..Ack::default() });
             return Ok(Next::Packet);
         }
         match frame[0] >> 4 {
@@ -193,11 +133,11 @@ impl Shard {
         }
         match decode(self.connections.version(conn), frame)? {
             Packet::Publish(publish) => return self.publish_or_hold(io, conn, slot, &publish),
-            Packet::PubAck(ack) => self.on_ack(io, slot, PacketType::PubAck, &ack),
-            Packet::PubRec(ack) => self.on_ack(io, slot, PacketType::PubRec, &ack),
-            Packet::PubRel(ack) => self.on_ack(io, slot, PacketType::PubRel, &ack),
-            Packet::PubComp(ack) => self.on_ack(io, slot, PacketType::PubComp, &ack),
-            Packet::PingReq => self.send(io, slot, &Packet::PingResp),
+            Packet::PubAck(ack) => self.host.on_ack(io, slot, PacketType::PubAck, &ack),
+            Packet::PubRec(ack) => self.host.on_ack(io, slot, PacketType::PubRec, &ack),
+            Packet::PubRel(ack) => self.host.on_ack(io, slot, PacketType::PubRel, &ack),
+            Packet::PubComp(ack) => self.host.on_ack(io, slot, PacketType::PubComp, &ack),
+            Packet::PingReq => self.host.send(io, slot, &Packet::PingResp),
             Packet::Disconnect(disconnect) => return self.on_disconnect(io, conn, slot, &disconnect),
             Packet::Connect(_) => {
                 return Err(ProtocolError::new(ReasonCode::ProtocolError, "second CONNECT [MQTT-3.1.0-2]"));
@@ -220,7 +160,7 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Handled {
         let now_ms = io.clock.now_ms;
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         let is_early = is_early(session, publish);
         let is_receiver = session.has_in_flight();
         if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver) || is_early {
@@ -238,20 +178,6 @@ impl Shard {
         handled
     }
 
-    /// Sends a packet to the client of a session, if it is connected and takes packets of that size.
-    fn send(&mut self, io: &mut Io<'_, Mail>, slot: u32, packet: &Packet<'_>) {
-        let session = self.sessions.at(slot);
-        let version = session.version();
-        if !session.is_connected() || packet.encoded_len(version) > session.packet_max() as usize {
-            return;
-        }
-        let Some(output) = io.output(session.conn()) else { return };
-        match packet.encode(version, output.buffer()) {
-            Ok(()) => self.deliveries.counters_mut().messages_sent += 1,
-            Err(error) => log::error!("a packet cannot be encoded: {error}"),
-        }
-    }
-
     /// Ends a connection that broke a rule. Only MQTT 5 clients are sent the reason.
     fn refuse(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, refusal: &ProtocolError) {
         let ConnState::Serving(slot) = self.connections.state(conn) else {
@@ -260,7 +186,7 @@ impl Shard {
             io.close(conn);
             return;
         };
-        let client_id = Arc::clone(self.sessions.at(slot).client_id());
+        let client_id = Arc::clone(self.host.sessions.at(slot).client_id());
         log::info!("client {client_id:?} is disconnected: {} ({:?})", refusal.what, refusal.reason);
         self.disconnect(io, slot, refusal.reason, Some(refusal.what));
     }
@@ -273,7 +199,7 @@ impl Shard {
         reason: ReasonCode,
         what: Option<&'static str>,
     ) {
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         let (conn, version) = (session.conn(), session.version());
         if version == Version::V5 {
             let shared = Arc::clone(&self.shared);
@@ -287,7 +213,7 @@ impl Shard {
             };
             // The explanation is left out if the client has no room for it.
             let fits = Packet::Disconnect(full).encoded_len(version) <= session.packet_max() as usize;
-            self.send(io, slot, &Packet::Disconnect(if fits { full } else { bare }));
+            self.host.send(io, slot, &Packet::Disconnect(if fits { full } else { bare }));
         }
         self.vacate(conn);
         io.close(conn);
@@ -297,7 +223,7 @@ impl Shard {
     /// Frees the slot of a connection that has ended.
     fn vacate(&mut self, conn: ConnId) {
         self.connections.vacate(conn);
-        self.deliveries.counters_mut().connections -= 1;
+        self.host.deliveries.counters_mut().connections -= 1;
         self.shared.remove_connection();
     }
 }
@@ -347,8 +273,8 @@ impl Service for Shard {
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
         io.charge(CONNECTION_UNITS);
         self.connections.accept(conn, listener, io.clock.now_ms);
-        self.deliveries.counters_mut().connections += 1;
-        self.deliveries.counters_mut().connections_accepted += 1;
+        self.host.deliveries.counters_mut().connections += 1;
+        self.host.deliveries.counters_mut().connections_accepted += 1;
         self.shared.add_connection();
         let deadline = io.clock.now_ms + u64::from(self.config().connect_timeout_ms);
         io.set_timer(deadline, Timer::Connect(conn).token());
@@ -402,7 +328,7 @@ impl Service for Shard {
                 outcome => break outcome,
             }
         };
-        self.deliveries.counters_mut().messages_received += packets;
+        self.host.deliveries.counters_mut().messages_received += packets;
         if packets > 0 {
             self.connections.on_packets(conn, io.clock.now_ms);
             if answers == 0 && self.connections.is_publisher(conn) {
@@ -417,14 +343,14 @@ impl Service for Shard {
         if let ConnState::Serving(slot) = self.connections.state(conn)
             && packets > 0
         {
-            self.pump(io, slot);
+            self.host.pump(io, slot);
         }
         received
     }
 
     fn drained(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
         if let Some(ConnState::Serving(slot)) = self.connections.find(conn) {
-            self.pump(io, slot);
+            self.host.pump(io, slot);
         }
     }
 
@@ -447,54 +373,45 @@ impl Service for Shard {
 
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
         let is_first = self.connections.next_turn();
-        self.release_closed_sessions();
+        self.host.release_closed_sessions();
         self.poll_completions(io);
-        let is_behind = self.persistence.is_behind() || self.bridge.is_behind();
+        let is_behind = self.host.persistence.is_behind() || self.bridge.is_behind();
         self.connections.begin_turn(io.congested() || is_behind);
-        self.deliveries.set_pressure(io.memory().pressure());
+        self.host.deliveries.set_pressure(io.memory().pressure());
         self.poll_security(io);
         if is_first {
             self.start_timers(io);
         }
-        // Those that go on are added at the end, for the next turn.
-        for _ in 0..self.continuing.len() {
-            let Some(key) = self.continuing.next() else { break };
-            if let Some(session) = self.sessions.get(key) {
-                session.ext().retained.unschedule();
-                self.pump(io, key.slot);
-            }
-            if io.is_exhausted() {
-                break;
-            }
-        }
+        self.host.pump_continuing(io);
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
-        !io.congested() && !self.persistence.is_behind() && !self.bridge.is_behind()
+        !io.congested() && !self.host.persistence.is_behind() && !self.bridge.is_behind()
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.commit_turn(io);
-        self.remove_ended_subscriptions(io);
+        self.host.remove_ended_subscriptions(io);
         let connections = io.connections() as u64;
-        let overloaded = self.deliveries.backlog() > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
+        let overloaded = self.host.deliveries.backlog()
+            > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
             || io.backlog_bytes() > BACKLOG_BYTES + BACKLOG_BYTES_EACH * connections;
         self.shared.set_overloaded(self.me, overloaded);
-        self.deliveries.end_of_message();
-        let counters = self.deliveries.counters_mut();
+        self.host.deliveries.end_of_message();
+        let counters = self.host.deliveries.counters_mut();
         counters.bytes_received = io.stats.bytes_read;
         counters.bytes_sent = io.stats.bytes_written;
         counters.socket_reads = io.stats.reads;
         counters.socket_writes = io.stats.writes;
         self.shared.counters[usize::from(self.me)].update(counters);
-        if self.continuing.len() > 0 || self.endings.first_subscribed().is_some() {
+        if self.host.has_more_to_do() {
             io.request_turn();
         }
     }
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.connections.begin_drain();
-        self.persistence.hurry_marks();
+        self.host.persistence.hurry_marks();
         for (conn, state) in self.connections.all() {
             match state {
                 ConnState::Vacant => {}

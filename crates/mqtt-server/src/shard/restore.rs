@@ -49,15 +49,15 @@ impl Shard {
     ) -> Result<(Self, Restored), Error> {
         let mut new = Self::new(me, shared);
         let mut restored = Restored::default();
-        *new.persistence.stores_mut() = stores;
+        *new.host.persistence.stores_mut() = stores;
         let durability = match new.config().durability {
             Durability::Fsync => LogDurability::Fsync,
             Durability::Os => LogDurability::Os,
             Durability::None => return Ok((new, restored)),
         };
         let MqttConfig { segment_bytes, snapshot_bytes, .. } = *new.config();
-        for index in 0..new.persistence.stores_mut().len() as u16 {
-            let at = &mut new.persistence.stores_mut()[usize::from(index)];
+        for index in 0..new.host.persistence.stores_mut().len() as u16 {
+            let at = &mut new.host.persistence.stores_mut()[usize::from(index)];
             new.shared.note_journal(at.store_id);
             let mut journal = Journal::open(
                 at,
@@ -71,20 +71,20 @@ impl Shard {
             if me == 0 && index == 0 {
                 let log = RetainedLog::open(at, durability, segment_bytes)?;
                 log.load(&mut *at.store, clock, &new.shared.retained)?;
-                new.persistence.set_retained_log(log);
+                new.host.persistence.set_retained_log(log);
                 new.shared.set_retained_durable();
                 restored.retained = new.shared.retained.size().messages;
             }
-            new.persistence.add_journal(journal);
+            new.host.persistence.add_journal(journal);
             restored.entries += replayed.entries;
             new.restore_sessions(index, replayed, clock);
         }
-        restored.sessions = new.deliveries.counters().sessions;
-        restored.messages = new.deliveries.counters().queued_messages;
+        restored.sessions = new.host.deliveries.counters().sessions;
+        restored.messages = new.host.deliveries.counters().queued_messages;
         if restored.sessions > 0 {
             new.shared.note_persistent(new.me);
         }
-        new.shared.counters[me].update(new.deliveries.counters());
+        new.shared.counters[me].update(new.host.deliveries.counters());
         Ok((new, restored))
     }
 
@@ -99,18 +99,18 @@ impl Shard {
 
     fn restore_session(&mut self, journal: u16, number: u32, stored: StoredSession, clock: Clock) {
         let client_id: Arc<str> = (&*stored.client_id).into();
-        let key = self.sessions.insert(Arc::clone(&client_id), ConnId::from_parts(0, 0));
+        let key = self.host.sessions.insert(Arc::clone(&client_id), ConnId::from_parts(0, 0));
         if self.shared.registry.claim(&client_id, key).is_err() {
             log::warn!("client {client_id:?} has two sessions on disk; one of them goes");
-            self.sessions.remove(key.slot);
+            self.host.sessions.remove(key.slot);
             // Otherwise it would be back when the other has ended, or is read later.
-            self.persistence.journal(journal).push(&Entry::End { session: number });
+            self.host.persistence.journal(journal).push(&Entry::End { session: number });
             return;
         }
         self.shared.count_session();
-        self.deliveries.counters_mut().sessions += 1;
+        self.host.deliveries.counters_mut().sessions += 1;
         let age_ms = stored.gone_unix_ms.map_or(0, |gone| clock.unix_ms.saturating_sub(gone));
-        let session = self.sessions.at(key.slot);
+        let session = self.host.sessions.at(key.slot);
         session.make_durable(journal, number);
         session.restore(&stored, age_ms, clock);
         if let Some(user) = &stored.user {
@@ -126,26 +126,26 @@ impl Shard {
             let (options, id) = (subscription.options, subscription.id);
             let is_added = if is_of_queue(parsed.filter) {
                 let name = (parsed.filter, parsed.group);
-                self.restore_queue_subscription(key.slot, filter, name, options, id)
+                self.host.restore_queue_subscription(key.slot, filter, name, options, id)
             } else if let Some(group) = parsed.group {
-                self.join_group(key.slot, parsed.filter, group, options, id)
+                self.host.join_group(key.slot, parsed.filter, group, options, id)
             } else {
-                self.add_subscriber(key.slot, parsed.filter, options, id)
+                self.host.add_subscriber(key.slot, parsed.filter, options, id)
             };
             if is_added.is_none() {
                 log::warn!("client {client_id:?}: subscription {filter:?} is beyond the limit and goes");
             }
             if let Some(last) = &subscription.replay_position {
                 let newest = self.shared.retained.changes();
-                let retained = &mut self.sessions.at(key.slot).ext().retained;
+                let retained = &mut self.host.sessions.at(key.slot).ext().retained;
                 retained.restore(parsed.filter, last, options, id, newest);
             }
         }
-        self.sessions.at(key.slot).set_online(false);
-        let session = self.sessions.at(key.slot);
+        self.host.sessions.at(key.slot).set_online(false);
+        let session = self.host.sessions.at(key.slot);
         for run in stored.unsettled {
             let queued = session.restore_run(run, stored.sent, &stored.released);
-            self.deliveries.counters_mut().queued_messages += u64::from(queued);
+            self.host.deliveries.counters_mut().queued_messages += u64::from(queued);
         }
         let mut received = Vec::new();
         for (packet_id, known) in stored.received {
@@ -153,11 +153,11 @@ impl Shard {
                 received.push((packet_id, known));
             }
         }
-        self.persistence.add_undecided(UndecidedPublishes { slot: key.slot, received });
+        self.host.persistence.add_undecided(UndecidedPublishes { slot: key.slot, received });
     }
 
     fn restore_will(&mut self, slot: u32, will: &StoredWill, age_ms: u64, clock: Clock) {
-        let key = self.sessions.key(slot);
+        let key = self.host.sessions.key(slot);
         let Ok(mut message) = decode_message(&will.publish, clock.unix_ms, clock, self.pool.meter()) else {
             log::error!("a will on disk cannot be read and goes");
             return;
@@ -167,16 +167,16 @@ impl Shard {
         let delay_ms = u64::from(will.delay_s) * 1000;
         let due_at_ms = clock.now_ms + delay_ms.saturating_sub(age_ms);
         let will = Will { message, expiry_s: will.expiry_s, delay_s: will.delay_s };
-        self.sessions.at(slot).ext().will.restore(will, due_at_ms);
+        self.host.sessions.at(slot).ext().will.restore(will, due_at_ms);
     }
 
     /// Finds the partial publishes of a restored session: of those that its journal has, and of those that only others
     /// have. What others say is appended to its own journal, because they forget it after a while.
     fn settle_session(&mut self, undecided: UndecidedPublishes, arrived: &BTreeMap<Origin, ReachedTargets>) {
         let UndecidedPublishes { slot, received } = undecided;
-        let session = self.sessions.at(slot);
+        let session = self.host.sessions.at(slot);
         let number = session.number();
-        let mut journal = self.persistence.journal(session.journal());
+        let mut journal = self.host.persistence.journal(session.journal());
         let journal_id = journal.id();
         let origin = |packet_id, sequence| Origin { journal_id, session: number, packet_id, sequence };
         let last = session.ext_ref().map_or(0, |ext| ext.qos2.sequence());
@@ -201,8 +201,8 @@ impl Shard {
 
     /// Sets the timers of restored sessions.
     pub(super) fn start_session_timers(&mut self, io: &mut Io<'_, Mail>) {
-        for slot in self.sessions.slots() {
-            let session = self.sessions.at(slot);
+        for slot in self.host.sessions.slots() {
+            let session = self.host.sessions.at(slot);
             let key = session.key();
             if session.is_connected() {
                 continue;
@@ -214,10 +214,10 @@ impl Shard {
                 session.set_gone(io.clock.now_ms.cast_signed());
                 let has_will = session.ext_ref().is_some_and(|ext| ext.will.is_pending());
                 if expiry_s != u32::MAX || has_will {
-                    self.append_session(io.clock, slot);
+                    self.host.append_session(io.clock, slot);
                 }
             }
-            let session = self.sessions.at(slot);
+            let session = self.host.sessions.at(slot);
             let ends_at_ms = session.gone_at_ms() + i64::from(expiry_s) * 1000;
             let will = session.ext_ref().and_then(|ext| ext.will.schedule());
             if let Some((_, at_ms)) = will.filter(|(delay_s, _)| *delay_s < expiry_s) {
@@ -239,13 +239,13 @@ impl Shard {
 /// send them again, as they must, the others get them.
 pub fn settle_origins(shards: &mut [Shard]) {
     let mut arrived: BTreeMap<Origin, ReachedTargets> = BTreeMap::new();
-    for journal in shards.iter().flat_map(|shard| shard.persistence.journals()) {
+    for journal in shards.iter().flat_map(|shard| shard.host.persistence.journals()) {
         for arrival in journal.origins() {
             arrived.entry(arrival.origin).or_default().extend(&arrival.reached);
         }
     }
     for shard in shards {
-        for undecided in shard.persistence.take_undecided() {
+        for undecided in shard.host.persistence.take_undecided() {
             shard.settle_session(undecided, &arrived);
         }
     }

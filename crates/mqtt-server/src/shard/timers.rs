@@ -4,10 +4,10 @@ use mainstem_mqtt::{MessageProperties, QoS, ReasonCode};
 use mainstem_runtime::{ConnId, Io};
 
 use super::Shard;
-use super::publication::PublishContext;
 use crate::broker_state::Mail;
 use crate::connections::ConnState;
 use crate::message::Content;
+use crate::publication::PublishContext;
 use crate::retained::SWEEP_MS;
 use crate::sys::Sys;
 use crate::timers::Timer;
@@ -18,8 +18,8 @@ impl Shard {
             io.set_timer(io.clock.now_ms + SWEEP_MS, Timer::Sweep.token());
             self.start_sys(io);
         }
-        if self.persistence.is_enabled() {
-            self.maintain_stores(io);
+        if self.host.persistence.is_enabled() {
+            self.host.maintain_stores(io);
             self.start_session_timers(io);
         }
     }
@@ -32,9 +32,9 @@ impl Shard {
             Timer::Will(key) => self.check_will(io, key),
             Timer::Sys => self.publish_sys(io),
             Timer::Sweep => self.sweep(io),
-            Timer::Maintenance => self.maintain_stores(io),
+            Timer::Maintenance => self.host.maintain_stores(io),
             Timer::Marks => {}
-            Timer::Queues => self.retry_refused_consumers(io.clock.now_ms),
+            Timer::Queues => self.host.retry_refused_consumers(io.clock.now_ms),
             Timer::Proof(conn) => self.check_proof(io, conn),
         }
     }
@@ -60,7 +60,7 @@ impl Shard {
             self.arm_keep_alive(io, conn);
             return;
         }
-        let client_id = self.sessions.at(slot).client_id();
+        let client_id = self.host.sessions.at(slot).client_id();
         log::info!("client {client_id:?} is disconnected: not heard of for 1.5 keep alive intervals");
         self.disconnect(io, slot, ReasonCode::KeepAliveTimeout, None);
     }
@@ -68,7 +68,7 @@ impl Shard {
     fn sweep(&mut self, io: &mut Io<'_, Mail>) {
         let (removed, pause_ms) = self.retained_sweep.step(&self.shared.retained, io.clock.now_ms);
         for topic in &removed {
-            self.persist_retained(io, topic, None);
+            self.host.persist_retained(io, topic, None);
         }
         io.set_timer(io.clock.now_ms + pause_ms, Timer::Sweep.token());
     }

@@ -1,22 +1,22 @@
-//! Acknowledgements from and to clients: PUBACK, PUBREC, PUBREL and PUBCOMP (3.4 to 3.7).
+//! Acknowledgements from clients, and pending ones to them: PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK.
 
 use mainstem_mqtt::session::Acked;
-use mainstem_mqtt::{Ack, Packet, PacketType, ReasonCode, Version};
+use mainstem_mqtt::{Ack, Packet, PacketType, ReasonCode, SubAck, UserProperties, Version};
 use mainstem_runtime::Io;
 
-use super::Shard;
-use super::publication::{PUBCOMP, PUBREL};
+use super::SessionHost;
 use crate::broker_state::Mail;
-use crate::pending_acks::{AckCondition, AckKind};
+use crate::pending_acks::{AckCondition, AckKind, AckToken, PendingAck};
+use crate::publication::{PUBCOMP, PUBREL};
 use crate::queue_consumers::FIRST_LEASE_ID;
 use crate::session::delivery::put_ack;
 use crate::session::offer::Delivery;
 use crate::session::window::{release_delivery, settle_in_journal};
 
-impl Shard {
+impl SessionHost {
     /// Handles an acknowledgement of this type.
     #[inline]
-    pub(super) fn on_ack(&mut self, io: &mut Io<'_, Mail>, slot: u32, kind: PacketType, ack: &Ack<'_>) {
+    pub(crate) fn on_ack(&mut self, io: &mut Io<'_, Mail>, slot: u32, kind: PacketType, ack: &Ack<'_>) {
         match kind {
             PacketType::PubAck => self.on_puback(io, slot, ack),
             PacketType::PubRec => self.on_pubrec(io, slot, ack),
@@ -117,7 +117,7 @@ impl Shard {
     }
 
     /// Sends an acknowledgement. Reason codes other than success exist only in MQTT 5.
-    pub(super) fn send_ack_packet(
+    pub(crate) fn send_ack_packet(
         &mut self,
         io: &mut Io<'_, Mail>,
         slot: u32,
@@ -144,6 +144,103 @@ impl Shard {
             put_ack(output.buffer(), first, packet_id);
             self.deliveries.counters_mut().messages_sent += 1;
         }
+    }
+
+    /// Sends an acknowledgement that waits for nothing but earlier ones, as nearly all do of sessions that are not
+    /// durable.
+    #[inline]
+    pub(super) fn ack_now(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        first: u8,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        if self.sessions.at(slot).has_pending_acks() {
+            let kind = AckKind::Ack { first, packet_id, reason };
+            self.ack(io, slot, AckCondition::default(), None, kind);
+        } else {
+            self.send_ack_packet(io, slot, first, packet_id, reason);
+        }
+    }
+
+    /// Sends an ack as soon as `condition` is met, behind earlier acks of the session.
+    pub(crate) fn ack(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        condition: AckCondition,
+        token: Option<AckToken>,
+        kind: AckKind,
+    ) {
+        self.ack_publish(io, slot, (condition, token), kind, false);
+    }
+
+    /// The same; with `completes` the ack also ends a QoS 2 publish that is in flight.
+    pub(super) fn ack_publish(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        (condition, token): (AckCondition, Option<AckToken>),
+        kind: AckKind,
+        completes: bool,
+    ) {
+        let durable = self.persistence.durable_commit();
+        let is_first = !self.sessions.at(slot).has_pending_acks();
+        if is_first && condition.is_met(durable) {
+            self.send_ack(io, slot, &kind, completes);
+            return;
+        }
+        // Each that waits has a number of its own, by which receipts find it.
+        let number = token.unwrap_or_else(|| self.next_ack_token(slot)).number;
+        let session = self.sessions.at(slot);
+        session.ext().acks.push(PendingAck { number, condition, failure: None, completes, kind });
+        if condition.commit > durable {
+            self.persistence.commits_mut().wake_with(condition.commit, session.key());
+        }
+    }
+
+    pub(crate) fn send_ack(&mut self, io: &mut Io<'_, Mail>, slot: u32, kind: &AckKind, completes: bool) {
+        match *kind {
+            AckKind::Ack { first, packet_id, reason } => {
+                if completes {
+                    self.complete_publish(slot, packet_id);
+                }
+                self.send_ack_packet(io, slot, first, packet_id, reason);
+            }
+            AckKind::WillSent => self.confirm_will(io, slot),
+            AckKind::Settled { sequence } => self.confirm_reassigned(slot, sequence),
+            AckKind::List { is_subscribe, packet_id, ref reasons } => {
+                self.send_list(io, slot, is_subscribe, packet_id, reasons);
+            }
+        }
+    }
+
+    /// Sends SUBACK or UNSUBACK. Only MQTT 5 has reason codes in the latter.
+    fn send_list(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        is_subscribe: bool,
+        packet_id: u16,
+        reasons: &[u8],
+    ) {
+        let has_reasons = is_subscribe || self.sessions.at(slot).version() == Version::V5;
+        let list = SubAck {
+            packet_id,
+            reason_string: None,
+            user_properties: UserProperties::default(),
+            reasons: if has_reasons { reasons } else { &[] },
+        };
+        self.send(io, slot, &if is_subscribe { Packet::SubAck(list) } else { Packet::UnsubAck(list) });
+    }
+
+    // Acks to clients.
+
+    /// A number for an ack of a session, for which other shards send receipts.
+    pub(crate) fn next_ack_token(&mut self, slot: u32) -> AckToken {
+        AckToken { session: self.sessions.key(slot), number: self.persistence.next_ack() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use mainstem_runtime::{Clock, Io};
 
-use super::Shard;
+use super::SessionHost;
 use crate::broker_state::Mail;
 use crate::journal::entry::Entry;
 use crate::journal::stored::{StoredSession, StoredSubscription};
@@ -15,9 +15,9 @@ const SESSION_UNITS: u32 = 5;
 const SUBSCRIPTION_UNITS: u32 = 5;
 const RUN_UNITS: u32 = 1;
 
-impl Shard {
+impl SessionHost {
     /// Continues the snapshots that are due.
-    pub(super) fn continue_snapshots(&mut self, io: &mut Io<'_, Mail>) {
+    pub(crate) fn continue_snapshots(&mut self, io: &mut Io<'_, Mail>) {
         let healing = self.persistence.open_journals().filter(OpenJournal::could_heal);
         if healing.map(|mut journal| journal.give_up_turn()).count() > 0 {
             self.take_back_lost();
@@ -103,8 +103,25 @@ impl Shard {
         SESSION_UNITS + SUBSCRIPTION_UNITS * subscriptions + RUN_UNITS * stored.unsettled.len() as u32
     }
 
+    /// Writes sessions that have ended, and whose end is not recorded yet, as part of a snapshot.
+    fn write_ending(&mut self, journal: usize) {
+        let mut known = self.persistence.journal(journal as u16);
+        let horizon = known.horizon();
+        for (session, stored) in self.endings.unrecorded(journal) {
+            stored.place_each(|offset| {
+                let is_lost = Journal::is_lost(offset);
+                let moved = if is_lost || offset < horizon { known.move_message(offset, None) } else { None };
+                moved.or((!is_lost).then_some(offset))
+            });
+            if let Some(oldest) = stored.unsettled.iter().map(|run| run.offset).min() {
+                known.snapshots().refer_to(oldest);
+            }
+            known.push_snapshot(session, stored);
+        }
+    }
+
     /// A session as a snapshot contains it.
-    pub(super) fn stored_session(&mut self, clock: Clock, slot: u32) -> StoredSession {
+    fn stored_session(&mut self, clock: Clock, slot: u32) -> StoredSession {
         let session = self.sessions.at(slot);
         let mut stored = session.store(clock, self.persistence.durable_commit());
         let replays = session.ext_ref().map(|ext| &ext.retained);
@@ -118,5 +135,14 @@ impl Shard {
             stored.subscriptions.insert(name, subscription);
         }
         stored
+    }
+
+    /// A session that is about to end as its journal contains it until others have what it leaves to them. `None` if it
+    /// leaves nothing.
+    pub(super) fn stored_before_end(&mut self, clock: Clock, slot: u32) -> Option<Box<StoredSession>> {
+        let session = self.sessions.at(slot);
+        let leaves_something = session.has_load()
+            || session.ext_ref().is_some_and(|ext| ext.will.stored().is_some() || !ext.reassigned.is_empty());
+        (session.is_durable() && leaves_something).then(|| Box::new(self.stored_session(clock, slot)))
     }
 }

@@ -3,16 +3,18 @@
 
 use std::collections::BTreeSet;
 
-use super::Shard;
-use super::publication::PublishContext;
+use mainstem_mqtt::ReasonCode;
+
+use super::SessionHost;
 use crate::journal::Journal;
 use crate::journal::entry::{Entry, Mark, Origin};
-use crate::pending_acks::{AckKind, AckToken, RemoteCommitResult};
+use crate::pending_acks::{AckKind, AckToken, PendingAck, RemoteCommitResult};
+use crate::publication::PublishContext;
 use crate::qos2_recovery::InFlightPublish;
 
-impl Shard {
+impl SessionHost {
     /// A new QoS 2 publish of a durable session as other journals record it.
-    pub(super) fn new_origin(&mut self, slot: u32, packet_id: u16) -> Option<Origin> {
+    pub(crate) fn new_origin(&mut self, slot: u32, packet_id: u16) -> Option<Origin> {
         let session = self.sessions.at(slot);
         if !session.is_durable() {
             return None;
@@ -24,7 +26,7 @@ impl Shard {
 
     /// A QoS 2 publish of a session is in flight until all its targets have confirmed it. The journal records that it
     /// was received, unless the entry of its message does. `awaited` other shards and sinks will report.
-    pub(super) fn track_in_flight_publish(
+    pub(crate) fn track_in_flight_publish(
         &mut self,
         slot: u32,
         origin: Origin,
@@ -54,7 +56,7 @@ impl Shard {
     }
 
     /// Another shard reports what has become of its part in a publish.
-    pub(super) fn on_remote_commit(&mut self, token: AckToken, result: &RemoteCommitResult) {
+    pub(crate) fn on_remote_commit(&mut self, token: AckToken, result: &RemoteCommitResult) {
         let slot = token.session.slot;
         let Some(ext) = self.sessions.at(slot).ext_mut() else { return };
         if let Some(publish) = ext.qos2.on_remote_commit(token.number, result) {
@@ -79,32 +81,6 @@ impl Shard {
         }
         if let Some((mut journal, session)) = self.journal(slot) {
             journal.push(&Entry::Received { session, packet_id, taken: None });
-        }
-    }
-
-    /// Handles journals that have lost entries. QoS 2 publishes that sessions have from those entries only are taken
-    /// back: they were not acknowledged, so their clients send them again. Everything else stays, in memory.
-    pub(super) fn take_back_lost(&mut self) {
-        for index in 0..self.persistence.journals().len() {
-            let Some(lost) = self.persistence.journals_mut()[index].take_lost() else { continue };
-            // Without a number it is the commit of the turn that has just ended.
-            let commit = lost.commit.unwrap_or(self.persistence.current_commit() - 1);
-            let first_lost = commit.max(self.persistence.durable_commit() + 1);
-            self.note_failures();
-            let once = self.persistence.journals_mut()[index].take_once_from(lost.from);
-            for slot in self.sessions.slots() {
-                if self.sessions.at(slot).is_durable() {
-                    self.take_back(slot, index, &once);
-                    self.interrupt_publishes(slot, index, first_lost);
-                }
-            }
-            let journal = &self.persistence.journals()[index];
-            for (_, stored) in self.endings.stored(index) {
-                stored.place_each(|offset| {
-                    let offset = journal.moved_from(offset).unwrap_or(offset);
-                    (!once.contains(&offset)).then_some(offset)
-                });
-            }
         }
     }
 
@@ -136,7 +112,7 @@ impl Shard {
     }
 
     /// The PUBREC of a publish is not sent; some journals may have the publish.
-    pub(super) fn interrupt_publish(&mut self, slot: u32, kind: &AckKind) {
+    pub(crate) fn interrupt_publish(&mut self, slot: u32, kind: &AckKind) {
         let AckKind::Ack { packet_id, .. } = *kind else { return };
         let Some(ext) = self.sessions.at(slot).ext_mut() else { return };
         if let Some(publish) = ext.qos2.take_in_flight(packet_id) {
@@ -159,5 +135,45 @@ impl Shard {
         let ext = self.sessions.at(slot).ext();
         ext.acks.fail_publish(publish.origin.packet_id);
         ext.qos2.record_partial(publish, &self.shared.journals(), groups_here);
+    }
+
+    /// A sink has rejected a QoS 2 publish of a durable session: the exchange ends when its journal has the release.
+    pub(crate) fn reject_exchange(&mut self, slot: u32, mut ack: PendingAck, rejected: ReasonCode) {
+        let AckKind::Ack { packet_id, reason, .. } = &mut ack.kind else { return };
+        *reason = rejected;
+        let packet_id = *packet_id;
+        self.sessions.at(slot).release(packet_id);
+        let before = self.persistence.position();
+        self.append_release(slot, packet_id);
+        let condition = self.persistence.condition_since(before);
+        let session = self.sessions.at(slot);
+        session.ext().acks.put_back(PendingAck { condition, failure: None, completes: false, ..ack });
+        self.persistence.commits_mut().wake_with(condition.commit, session.key());
+    }
+
+    /// Handles journals that have lost entries. QoS 2 publishes that sessions have from those entries only are taken
+    /// back: they were not acknowledged, so their clients send them again. Everything else stays, in memory.
+    pub(crate) fn take_back_lost(&mut self) {
+        for index in 0..self.persistence.journals().len() {
+            let Some(lost) = self.persistence.journals_mut()[index].take_lost() else { continue };
+            // Without a number it is the commit of the turn that has just ended.
+            let commit = lost.commit.unwrap_or(self.persistence.current_commit() - 1);
+            let first_lost = commit.max(self.persistence.durable_commit() + 1);
+            self.note_failures();
+            let once = self.persistence.journals_mut()[index].take_once_from(lost.from);
+            for slot in self.sessions.slots() {
+                if self.sessions.at(slot).is_durable() {
+                    self.take_back(slot, index, &once);
+                    self.interrupt_publishes(slot, index, first_lost);
+                }
+            }
+            let journal = &self.persistence.journals()[index];
+            for (_, stored) in self.endings.stored(index) {
+                stored.place_each(|offset| {
+                    let offset = journal.moved_from(offset).unwrap_or(offset);
+                    (!once.contains(&offset)).then_some(offset)
+                });
+            }
+        }
     }
 }

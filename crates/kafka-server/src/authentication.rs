@@ -8,11 +8,10 @@ use mainstem_runtime::{ConnId, Io};
 use mainstem_sasl::{Failure, Mechanism, NONCE_BYTES, Step};
 use mainstem_security::{
     Attempt, CertificateOutcome, Certified, Identity, LogIn as PasswordLogIn, LogInResult, MAX_NAME_BYTES,
-    PeerCertificate, Presented,
 };
 
 use crate::grants::ConnGrants;
-use crate::log_in::{Exchanging, LogIn, Session, TokenReply};
+use crate::log_in::{Exchanging, LogIn, PROTOCOL, Session, TokenReply};
 use crate::security::SecurityReply;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext};
@@ -20,8 +19,6 @@ use crate::timer::Timer;
 
 /// The message of a log-in that is not verified, because of others.
 const BUSY: &str = "Authentication failed: too many log-ins are in progress or have failed, try again later";
-/// Name of the protocol in the audit log.
-const PROTOCOL: &str = "kafka";
 /// Cost of a token of SCRAM in units of the turn's budget: a few computations of HMAC.
 const TOKEN_UNITS: u32 = 100;
 
@@ -112,32 +109,10 @@ impl Shard {
         }
     }
 
-    /// What the certificate of a connection decides.
-    pub(crate) fn check_certificate(
-        &mut self,
-        io: &Io<'_, Mail>,
-        id: ConnId,
-        has_password: bool,
-    ) -> CertificateOutcome {
-        let shared = Arc::clone(self.env.shared());
-        let (Some(security), Some(conn)) = (shared.security(), self.conns.get_mut(id)) else {
-            return CertificateOutcome::Ignored(Certified::default());
-        };
-        let proxied = || io.proxied_client(id)?.common_name.as_deref();
-        let certificate = io.peer_certificate(id).map(PeerCertificate::Der);
-        security.host.check_certificate(&Presented {
-            listener: shared.listener_name(conn.listener).map_or("", |name| &**name),
-            certificate: certificate.or_else(|| proxied().map(PeerCertificate::CommonName)),
-            has_password,
-            address: conn.peer,
-            protocol: PROTOCOL,
-        })
-    }
-
     /// What is known of the certificate of a connection that logs in by SASL, which decides who it is, as in Kafka.
     /// `None` if the certificate does not permit that.
     fn certified(&mut self, io: &Io<'_, Mail>, id: ConnId) -> Option<Certified> {
-        match self.check_certificate(io, id, true) {
+        match self.conns.check_certificate(&self.env, io, id, true) {
             CertificateOutcome::Ignored(certified) => Some(certified),
             CertificateOutcome::Accepted(_) | CertificateOutcome::Refused => None,
         }

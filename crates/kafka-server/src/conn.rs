@@ -6,6 +6,11 @@
 //! Produce requests are pipelined: several are in flight at once. Any other request waits until the connection has no
 //! request in flight, so that requests take effect in order. Frames that must wait are queued up to a limit in bytes.
 
+mod affinity;
+mod authorization;
+mod bans;
+mod throttling;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,6 +19,8 @@ use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
+pub(crate) use self::affinity::HandOver;
+use self::bans::BanCheck;
 use crate::answer::Answer;
 use crate::conn_quotas::ConnQuotas;
 use crate::environment::Environment;
@@ -94,6 +101,8 @@ pub(crate) struct Connections {
     queued_bytes: usize,
     fetch_sessions: Sessions,
     is_draining: bool,
+    /// Which have been checked for bans.
+    ban_check: BanCheck,
 }
 
 impl Connections {
@@ -232,10 +241,15 @@ impl Connections {
         self.queued_bytes
     }
 
-    /// The connections with a request that is unfinished for so long that `is_overdue`.
-    pub(crate) fn overdue(&self, is_overdue: impl Fn(u64) -> bool) -> Vec<ConnId> {
+    /// The connections with requests that have been unfinished for too long while others wait for memory.
+    pub(crate) fn overdue(&self, env: &Environment, now_ms: u64) -> Vec<ConnId> {
+        let pool = &env.shared().request_pool;
+        if !pool.is_short(now_ms) {
+            return Vec::new();
+        }
+        let is_overdue = |since_ms| pool.is_overdue(since_ms, now_ms);
         let slots = self.slots.iter().enumerate();
-        let overdue = slots.filter(|(_, conn)| conn.unfinished_since_ms.is_some_and(&is_overdue));
+        let overdue = slots.filter(|(_, conn)| conn.unfinished_since_ms.is_some_and(is_overdue));
         overdue.map(|(slot, conn)| ConnId::from_parts(slot as u32, conn.generation)).collect()
     }
 
@@ -275,14 +289,9 @@ impl Connections {
     }
 
     /// The connection in a slot, if it is open.
-    pub(crate) fn open_in(&self, slot: usize) -> Option<ConnId> {
+    fn open_in(&self, slot: usize) -> Option<ConnId> {
         let conn = self.slots.get(slot).filter(|conn| conn.is_open)?;
         Some(ConnId::from_parts(slot as u32, conn.generation))
-    }
-
-    /// Number of slots.
-    pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
     }
 
     /// The open connections without appends in flight.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mainstem_kafka::Message;
 use mainstem_quota::{ClientQuotas, QuotaKey};
 
+use crate::environment::Environment;
 use crate::shard_message::RequestContext;
 
 /// Longest throttling because of the share of time, ms: a window, as in Kafka.
@@ -71,6 +72,36 @@ pub(crate) fn begin_request(
     (of_api.max(of_time), key)
 }
 
+/// Counts the work that a request has caused, units.
+pub(crate) fn count_request_time(quotas: &ClientQuotas, shard: usize, units: u64, now_ms: u64) {
+    if let Some(bucket) = quotas.get(QuotaKey::RequestPercentage) {
+        bucket.take(shard, units, now_ms);
+    }
+}
+
+/// Counts partitions that a request creates or deletes. Returns false if the quota of the client forbids it.
+pub(crate) fn may_mutate(
+    env: &mut Environment,
+    call: &mut RequestContext,
+    partitions: usize,
+    now_ms: u64,
+) -> bool {
+    let is_allowed = call.may_mutate(env.me(), partitions, now_ms);
+    if !is_allowed {
+        let key = QuotaKey::ControllerMutationRate;
+        if let Some(security) = env.shared().security() {
+            security.host.published().buckets().note_refused(key);
+        }
+        if env.should_log(now_ms) {
+            let client_id = &call.client_id;
+            log::info!(
+                "kafka client {client_id:?}: a change of topics is refused: its quota {key} is exceeded"
+            );
+        }
+    }
+    is_allowed
+}
+
 impl RequestContext {
     /// Encodes a response, which says how long the client is throttled.
     pub(crate) fn encode<M: Message>(&self, response: &M, into: &mut Vec<u8>) {
@@ -91,7 +122,7 @@ impl RequestContext {
 
     /// Counts partitions that the request creates or deletes (KIP-599). If the client knows the error and has exceeded
     /// its quota, they must not be created or deleted: returns false.
-    pub(crate) fn may_mutate(&mut self, shard: usize, partitions: usize, now_ms: u64) -> bool {
+    fn may_mutate(&mut self, shard: usize, partitions: usize, now_ms: u64) -> bool {
         let Some(quotas) = self.quotas.clone() else { return true };
         let Some(bucket) = quotas.get(QuotaKey::ControllerMutationRate) else { return true };
         let first_strict = match self.api_key {

@@ -42,16 +42,14 @@
 //! | `shard.rs` | the state of a shard, and responses to its connections |
 //! | `environment.rs` | what a shard knows of the broker around it: shared state, topics, memory budget |
 //! | `shard_message.rs` | messages between shards |
-//! | `conn.rs` | a connection and the order of its responses |
+//! | `conn.rs`, `conn/` | connections: the order of responses, rules, quotas, bans, moving to the shard of the partitions |
 //! | `answer.rs` | an encoded response, which may be in pieces |
 //! | `log_in.rs`, `authentication.rs`, `failed_log_ins.rs` | log-ins by SASL: as data, carried out, and refused after a delay |
 //! | `security.rs`, `security_changes.rs` | users and rules of the host, its answers, and changes of them |
-//! | `sender.rs`, `grants.rs`, `authorization.rs` | who sends a request; what they may do: as data, and compiled |
+//! | `sender.rs`, `grants.rs` | who sends a request; what they may do |
 //! | `acl.rs` | rules as Kafka's ACLs |
-//! | `conn_quotas.rs`, `throttling.rs` | quotas of a connection: as data, and carried out |
-//! | `ban_check.rs`, `bans.rs` | closes connections of clients that are banned: which are left, and carried out |
+//! | `conn_quotas.rs` | quotas of a connection, and what they say about its requests |
 //! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
-//! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
@@ -65,24 +63,23 @@
 //! | `topic_config.rs`, `topic_config/` | configuration keys of topics |
 //! | `broker_config.rs`, `config_entries.rs` | configurations as clients see them |
 //! | `partition_message.rs` | requests to the shard that owns a partition, and responses |
-//! | `partition_client.rs` | sending those requests, and their responses |
-//! | `partition_requests.rs`, `partition_reads.rs` | serving those requests |
+//! | `partition_requests.rs` | sending and serving those requests |
 //! | `storage.rs`, `storage/` | the partitions of a shard and their stores: appends, reads, queries, background work |
 //! | `leader_epoch.rs` | the only leader epoch |
 //! | `append_error.rs` | errors of partitions as Kafka error codes |
 //! | `txn_verification.rs`, `unverified_batches.rs` | batches held until the coordinator verifies their transaction |
 //! | `markers.rs` | transaction markers |
-//! | `topic_change.rs` | changes of topics, as data |
+//! | `topic_change.rs`, `topic_audit.rs` | changes of topics, as data; those in the audit log |
 //! | `controller.rs` | the catalogue's owner on shard 0: its log and the changes in progress |
 //! | `topic_validation.rs` | which changes of topics are valid |
 //! | `topic_admin.rs` | carries out the effects of changes of topics |
 //! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
 //! | `coordinators.rs` | requests to the coordinators, and their effects |
 //! | `bindings.rs` | the topics that other protocols write to and read, on one shard |
-//! | `sink.rs`, `sinks.rs` | records from other protocols: the shard's part, and the batches |
-//! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
+//! | `sinks.rs`, `sources.rs` | records from other protocols, in batches; records for them, and their readers |
+//! | `bound_topics.rs` | carries out what these want |
 //! | `decompression.rs` | a batch of them is decompressed in steps |
-//! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
+//! | `binding_registry.rs` | which topics other protocols use |
 //! | `queues.rs` | drives the host of work queues |
 //! | `queue_admin.rs` | creating, configuring and deleting queues, as topics |
 //! | `queue_rights.rs` | rights on queues that requests for topics need |
@@ -93,22 +90,18 @@ mod acl;
 mod answer;
 mod append_error;
 mod authentication;
-mod authorization;
-mod ban_check;
-mod bans;
 mod binding_registry;
 mod bindings;
+mod bound_topics;
 mod broker_config;
 mod catalogue;
 mod config;
 mod config_entries;
 mod conn;
 mod conn_quotas;
-mod connection_affinity;
 mod controller;
 mod coordinators;
 mod dead_letters;
-mod declarations;
 mod decompression;
 mod division;
 mod environment;
@@ -126,9 +119,7 @@ mod log_throttle;
 mod markers;
 mod memory_use;
 mod metadata_division;
-mod partition_client;
 mod partition_message;
-mod partition_reads;
 mod partition_requests;
 mod pending;
 mod pending_work;
@@ -146,14 +137,12 @@ mod service;
 mod shard;
 mod shard_message;
 mod shared;
-mod sink;
 mod sinks;
-mod source;
 mod sources;
 mod storage;
-mod throttling;
 mod timer;
 mod topic_admin;
+mod topic_audit;
 mod topic_change;
 mod topic_config;
 mod topic_validation;
@@ -165,6 +154,7 @@ mod work_slices;
 
 pub use binding_registry::{BoundTopic, Source};
 pub use bindings::Bindings;
+pub use bound_topics::check_topic;
 pub use config::{Config, ListenerSettings};
 pub use handlers::{SERVED, ServedApi};
 pub use mainstem_log::{Header, put_headers};
@@ -172,7 +162,6 @@ pub use security::Security;
 pub use shard::Shard;
 pub use shard_message::Mail;
 pub use shared::{Sendable, Shared};
-pub use sink::check_topic;
 pub use sinks::{SinkRecord, SinkResult};
 pub use sources::SourceRecord;
 pub use topic_config::topic_config_keys;

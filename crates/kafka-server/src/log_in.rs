@@ -22,6 +22,8 @@ use mainstem_security::Identity;
 
 use crate::shard_message::{Caller, RequestContext};
 
+/// Name of the protocol in the audit log.
+pub(crate) const PROTOCOL: &str = "kafka";
 /// Largest request of a connection that has not logged in, bytes.
 pub(crate) const LOG_IN_FRAME_BYTES_MAX: usize = 32 * 1_024;
 /// Shortest time between two log-ins of a connection, ms, as in Kafka.

@@ -1,5 +1,8 @@
 //! Requests to the shard that owns a partition, from any shard: appends, markers, reads, queries.
 //!
+//! If what a shard has read for a fetch of another shard [is short](is_short) of what the fetch waits for, it registers
+//! the fetch as a watcher at once, so that no record can arrive between the read and the registration.
+//!
 //! A managed partition belongs to a component of the broker, see [`mainstem_partition::Partitions`]. The partition
 //! itself checks what its manager admits. All that appends do for it is to let the manager act first if the partition
 //! awaits it.
@@ -13,7 +16,11 @@ use mainstem_runtime::Io;
 
 use crate::append_error::{AppendError, Produced};
 use crate::catalogue::PartitionId;
-use crate::partition_message::{PartitionRequest, PartitionResponse, ProducePart};
+use crate::partition_message::{
+    PartitionQuery, PartitionQueryResult, PartitionRequest, PartitionResponse, ProducePart, ReadLimit,
+    is_short,
+};
+use crate::pending::{AfterChanges, AfterQueries};
 use crate::pending_work::{RemoteRead, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
@@ -193,6 +200,114 @@ impl Shard {
             } else {
                 io.send(watcher.shard, Mail(ShardMessage::FetchWakeup { watcher }));
             }
+        }
+    }
+
+    /// Reads partitions of this shard for a fetch of another shard, as far as the turn lasts. Returns what is left.
+    pub(crate) fn read_for_shard(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        mut read: Box<RemoteRead>,
+    ) -> Option<Box<RemoteRead>> {
+        let begin = if read.is_sliced { read.all.len() } else { 0 };
+        while let Some(part) = read.request.parts.get(read.all.len()) {
+            if !self.pending_work.has_room(io.charged()) {
+                // Records may arrive before the last partition is read.
+                self.storage.watch_parts(&mut self.env, &read.request, begin..read.all.len());
+                read.is_sliced = true;
+                return Some(read);
+            }
+            let bytes_max = part.bytes_max.min(read.left);
+            let limit = ReadLimit { bytes_max, bytes_min: read.request.bytes_min, is_first: read.is_first };
+            let fetched = self.storage.read(&mut self.env, io, part, read.request.isolation, limit);
+            read.left = read.left.saturating_sub(fetched.records.len());
+            read.is_first &= fetched.records.is_empty();
+            read.all.push(fetched);
+        }
+        let RemoteRead { job, request, all, is_sliced, .. } = *read;
+        if is_short(&all, request.bytes_min) {
+            self.storage.watch_parts(&mut self.env, &request, begin..all.len());
+        } else if is_sliced && let Some(watcher) = request.watcher {
+            request.parts.iter().for_each(|part| self.storage.unwatch(part.id, watcher));
+        }
+        self.send_partition_response(io, job, PartitionResponse::Fetched(all));
+        None
+    }
+}
+
+/// What this shard requests of others.
+impl Shard {
+    /// Sends a request to the shard that owns the partitions, which may be this one.
+    pub(crate) fn send_partition_request(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        shard: usize,
+        job: u64,
+        work: PartitionRequest,
+    ) {
+        let job = JobId { shard: self.env.me(), job };
+        if shard == self.env.me() {
+            self.handle_partition_request(io, job, work);
+        } else {
+            io.send(shard, Mail(ShardMessage::PartitionRequest { job, work }));
+        }
+    }
+
+    /// Queries partitions of any shard; `then` continues with their results, in the order of the queries.
+    pub(crate) fn query_partitions(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        queries: Vec<(PartitionId, PartitionQuery)>,
+        then: AfterQueries,
+    ) {
+        let mut results = Vec::with_capacity(queries.len());
+        let mut by_shard: Vec<Vec<_>> = (0..self.env.shared().shards).map(|_| Vec::new()).collect();
+        for (part, (id, query)) in queries.into_iter().enumerate() {
+            match self.env.owner_of(id) {
+                Ok(shard) => {
+                    by_shard[shard].push((part as u32, id, query));
+                    results.push(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));
+                }
+                Err(code) => results.push(PartitionQueryResult::Failed(code)),
+            }
+        }
+        let waiting = by_shard.iter().filter(|queries| !queries.is_empty()).count() as u32;
+        if waiting == 0 {
+            return self.resume_queries(io, then, results);
+        }
+        let job = self.jobs.add_queries(results, waiting, then);
+        for (shard, queries) in by_shard.into_iter().enumerate().filter(|(_, queries)| !queries.is_empty()) {
+            self.send_partition_request(io, shard, job, PartitionRequest::Query(queries));
+        }
+    }
+
+    /// Begins changes and returns their job number. Each of the `waiting` changes reports its outcome to
+    /// [`Shard::change_done`]; `outcomes` already holds the results of the others.
+    pub(crate) fn begin_changes(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        outcomes: Vec<Result<(), AppendError>>,
+        waiting: usize,
+        then: AfterChanges,
+    ) -> u64 {
+        if waiting == 0 {
+            self.resume_changes(io, then, outcomes);
+            return 0;
+        }
+        self.jobs.add_changes(outcomes, waiting, then)
+    }
+
+    /// Records the outcome of one change.
+    pub(crate) fn change_done(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: u64,
+        part: usize,
+        outcome: Result<(), AppendError>,
+    ) {
+        if let Some((then, outcomes)) = self.jobs.end_change(job, part, outcome) {
+            self.publish_changes(io);
+            self.resume_changes(io, then, outcomes);
         }
     }
 }

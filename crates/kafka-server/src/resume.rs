@@ -12,18 +12,61 @@ use crate::handlers::{
     add_offsets_to_txn, add_partitions_to_txn, alter_configs, create_partitions, create_topics,
     delete_groups, delete_records, delete_topics, describe_configs, describe_log_dirs, describe_producers,
     describe_transactions, end_txn, incremental_alter_configs, init_producer_id, join_group, leave_group,
-    list_offsets, metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, sync_group,
-    txn_offset_commit, write_txn_markers,
+    list_offsets, metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, produce,
+    sync_group, txn_offset_commit, write_txn_markers,
 };
-use crate::partition_message::PartitionQueryResult;
+use crate::jobs::Job;
+use crate::partition_message::{PartitionQueryResult, PartitionResponse};
 use crate::pending::{
     AfterChanges, AfterGroupReply, AfterMarkers, AfterQueries, AfterTopicChange, AfterTxnReply,
 };
 use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, TxnVerified};
+use crate::sinks::SinkResult;
 
 impl Shard {
+    /// Delivers the response of a shard to its job.
+    pub(crate) fn on_partition_response(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        number: u64,
+        done: PartitionResponse,
+    ) {
+        match (self.jobs.get(number), done) {
+            (Some(Job::Produce(_)), PartitionResponse::Produced(produced)) => {
+                if let Some(job) = self.jobs.end_append(number, produced) {
+                    produce::finish(self, io, &job);
+                }
+            }
+            (Some(Job::Sink(_)), PartitionResponse::Produced(produced)) => {
+                if let Some(job) = self.jobs.take_sink(number) {
+                    self.bindings.settle(job, SinkResult::of(&produced.outcome));
+                }
+            }
+            (Some(Job::QueueAppend(_)), PartitionResponse::Produced(produced)) => {
+                self.on_queue_append(io, number, &produced);
+            }
+            (Some(Job::Mark(_)), PartitionResponse::Produced(produced)) => {
+                if let Some((then, outcomes)) = self.jobs.end_marker(number, produced) {
+                    self.resume_markers(io, then, outcomes);
+                }
+            }
+            (Some(Job::Fetch(_)), PartitionResponse::Fetched(fetched)) => {
+                if let Some((fetch, is_woken)) = self.jobs.add_fetched(number, fetched) {
+                    self.finish_attempt(io, number, fetch, is_woken);
+                }
+            }
+            (Some(Job::Query(_)), PartitionResponse::Asked(results)) => {
+                if let Some((then, results)) = self.jobs.end_queries(number, results) {
+                    self.resume_queries(io, then, results);
+                }
+            }
+            // The connection has closed.
+            _ => {}
+        }
+    }
+
     /// Continues with an answer of the consumer groups.
     pub(crate) fn resume_group_reply(
         &mut self,

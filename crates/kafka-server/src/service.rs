@@ -4,7 +4,6 @@
 //! it. `turn_begins` delivers what has become durable, `turn_ends` hands the stores what this turn has gathered, and
 //! the caller then commits all logs of the shard together.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainstem_kafka::{RequestHeader, frame};
@@ -12,6 +11,8 @@ use mainstem_partition::IsLast;
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
 
+use crate::conn::HandOver;
+use crate::conn_quotas::count_request_time;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::storage::MAINTENANCE_INTERVAL_MS;
@@ -23,6 +24,9 @@ const MAILED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const REQUEST_UNITS: u32 = 5;
 /// Bytes of a request that one unit pays for: decoding it.
 const REQUEST_BYTES_PER_UNIT: usize = 1024;
+/// Why a connection is closed whose request is unfinished.
+const OVERDUE: &str = "a request is unfinished for too long while others wait for memory \
+     (kafka.queued_max_request_bytes, memory.max_bytes)";
 /// API key of Produce, the only pipelined request.
 const PRODUCE: i16 = 0;
 
@@ -163,7 +167,9 @@ impl Service for Shard {
                 self.with_queues(io, QueueHost::retry_awaiting_creation);
                 self.with_queues(io, QueueHost::trim);
                 self.close_idle_connections(io);
-                self.close_overdue_connections(io);
+                for id in self.conns.overdue(&self.env, io.clock.now_ms) {
+                    self.refuse(io, id, OVERDUE);
+                }
                 // There may be thousands of queues, so this is not for each turn.
                 self.env.count_queues(io.memory(), self.queues.memory());
                 self.storage.maintain_producers(IsLast::No);
@@ -172,7 +178,7 @@ impl Service for Shard {
             Timer::Coordinate => self.coordinate_due(io),
             Timer::Queues => self.with_queues(io, |queues, cx| queues.on_timer(cx.now_ms)),
             Timer::FailedLogIns => self.answer_failed_log_ins(io),
-            Timer::Unmute(slot) => self.unmute(slot),
+            Timer::Unmute(slot) => self.conns.unmute(slot),
         }
         self.begin_queued_requests(io);
     }
@@ -185,7 +191,9 @@ impl Service for Shard {
         }
         self.poll_completions(io);
         self.poll_security_replies(io);
-        self.close_banned_connections(io);
+        for id in self.conns.next_banned(&self.env, io) {
+            self.refuse(io, id, "its user, client id or address is banned");
+        }
         self.continue_work(io);
         self.storage.open_pending_logs(&mut self.env, io);
         self.storage.continue_maintenance(io);
@@ -244,22 +252,6 @@ impl Shard {
         }
     }
 
-    /// Closes connections with requests that have been unfinished for too long while others wait for memory.
-    fn close_overdue_connections(&mut self, io: &mut Io<'_, Mail>) {
-        let now_ms = io.clock.now_ms;
-        let pool = Arc::clone(&self.env.shared().request_pool);
-        if !pool.is_short(now_ms) {
-            return;
-        }
-        for id in self.conns.overdue(|since_ms| pool.is_overdue(since_ms, now_ms)) {
-            self.refuse(
-                io,
-                id,
-                "a request is unfinished for too long while others wait for memory (kafka.queued_max_request_bytes, memory.max_bytes)",
-            );
-        }
-    }
-
     /// Closes connections that have been idle for too long, among a part of all.
     fn close_idle_connections(&mut self, io: &mut Io<'_, Mail>) {
         let config = &self.env.shared().config;
@@ -279,6 +271,19 @@ impl Shard {
         }
     }
 
+    /// Hands a connection over, with this frame, if another shard owns most of its partitions.
+    fn hand_over_if_remote(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) -> bool {
+        let Some(HandOver { shard, session }) = self.conns.hand_over(&mut self.env, io, id, frame) else {
+            return false;
+        };
+        self.remove_connection(io, id);
+        match session {
+            Some(session) => io.hand_over_with(id, shard, Box::new(session)),
+            None => io.hand_over(id, shard),
+        }
+        true
+    }
+
     /// Begins a request.
     fn begin(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
@@ -293,8 +298,8 @@ impl Shard {
         if let Err(what) = conn.log_in.check(header.api_key, io.clock.now_ms) {
             return self.refuse(io, id, what);
         }
-        if !self.refresh_grants(io, id) {
-            return;
+        if let Err(what) = self.conns.refresh_grants(&self.env, io, id) {
+            return self.refuse(io, id, what);
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         let client_id = header.client_id.as_deref().unwrap_or("");
@@ -302,8 +307,10 @@ impl Shard {
         if is_other_client {
             conn.client_id = Some(client_id.into());
         }
-        if (is_other_client || conn.quotas.epoch != conn.grants.epoch) && !self.refresh_quotas(io, id) {
-            return;
+        if (is_other_client || conn.quotas.epoch != conn.grants.epoch)
+            && let Err(what) = self.conns.refresh_quotas(&self.env, io, id)
+        {
+            return self.refuse(io, id, what);
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         let client_id = conn.client_id.clone().unwrap_or_default();
@@ -326,13 +333,14 @@ impl Shard {
         };
         let metered = call.quotas.clone().map(|quotas| (quotas, io.charged()));
         if metered.is_some() {
-            self.throttle_request(io, &mut call, frame.len());
+            self.conns.throttle_request(&mut self.env, io, &mut call, frame.len());
         }
         io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);
         self.pending_work.begin_request(io.charged());
         self.dispatch(io, call, body);
         if let Some((quotas, charged_before)) = metered {
-            self.count_request_time(io, &quotas, charged_before);
+            let units = io.charged().saturating_sub(charged_before);
+            count_request_time(&quotas, me, units, io.clock.now_ms);
         }
     }
 }

@@ -13,7 +13,6 @@ use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::answer::Answer;
-use crate::ban_check::BanCheck;
 use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;
@@ -43,7 +42,6 @@ pub struct Shard {
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Connections,
     pub(crate) failed_log_ins: FailedLogIns,
-    pub(crate) ban_check: BanCheck,
     pub(crate) jobs: Jobs,
     pub(crate) bindings: Bindings,
     pub(crate) queues: QueueHost<TopicConfig>,
@@ -76,7 +74,6 @@ impl Shard {
             controller,
             conns: Connections::default(),
             failed_log_ins: FailedLogIns::default(),
-            ban_check: BanCheck::default(),
             jobs: Jobs::default(),
             bindings: Bindings::default(),
             queues,

@@ -1,6 +1,7 @@
 //! State that all shards of the Kafka server share.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -197,6 +198,12 @@ impl Shared {
                 *place = None;
             }
         });
+    }
+
+    /// What other protocols have declared, such as bindings, by name. Their configuration must survive a restart and
+    /// reach every shard. The catalogue does both for topics, so it stores these texts too, without interpreting them.
+    pub fn declared(&self) -> BTreeMap<Arc<str>, Arc<str>> {
+        (*self.snapshot().declared).clone()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainstem_kafka::Uuid;
 use mainstem_log::{Completion, Error, Store};
 use mainstem_queue_core::{QueueError, Reply};
-use mainstem_queue_server::QueueHost;
+use mainstem_queue_server::{QueueHost, ReplyTo};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
@@ -18,6 +18,8 @@ use crate::shard_message::{Mail, ShardMessage};
 use crate::topic_change::{NewTopic, TopicChange};
 use crate::topic_config::TopicConfig;
 
+/// Most declarations in the catalogue.
+const DECLARED_MAX: usize = 10_000;
 /// Groups, topics and offsets that are visited at once when offsets of deleted topics are removed.
 const FORGET_STEPS: usize = 250;
 /// One of them: a lookup, or the removal of an offset.
@@ -180,6 +182,22 @@ impl Shard {
                 }
                 WaitingOperation::Delete { id, then } => self.delete_topic(io, id, then),
             }
+        }
+    }
+
+    /// Stores a declaration of another protocol on shard 0, or removes it if there is no text.
+    pub(crate) fn declare(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        name: Arc<str>,
+        text: Option<Arc<str>>,
+        to: ReplyTo,
+    ) {
+        if text.is_some() && self.env.catalogue().declared.len() >= DECLARED_MAX {
+            return self.reply_to_requester(io, to, Reply::Refused(QueueError::TooMany));
+        }
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+            controller.store_declaration(first, io.clock.unix_ms, (name, text), to);
         }
     }
 

@@ -20,8 +20,10 @@ use crate::append_error::AppendError;
 use crate::broker_config;
 use crate::catalogue::name_error;
 use crate::pending::{AfterChanges, AfterTopicChange};
+use crate::queue_rights::check_queue_settings;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::topic_audit::{audited_topic, note_topic_change};
 use crate::topic_change::{ConfigChange, ConfigOperation, ConfigStep, TopicChange};
 
 pub(crate) fn handle(
@@ -115,7 +117,7 @@ pub(crate) fn denials(
         match change.resource_type {
             TOPIC => {
                 call.check_topic(Action::AlterConfigs, name)?;
-                shard.check_queue_settings(call, name, change.new_values())
+                check_queue_settings(shard.env.catalogue(), call, name, change.new_values())
             }
             GROUP => Ok(call.check_group(Action::AlterConfigs, name)?),
             _ => Ok(call.check_cluster(Action::AlterConfigs)?),
@@ -128,7 +130,7 @@ pub(crate) fn denials(
 pub(crate) fn audited(shard: &Shard, changes: &[ConfigChange]) -> Vec<Option<ChangedSettings>> {
     let topic = |change: &ConfigChange| {
         let is_topic = change.resource_type == TOPIC;
-        is_topic.then(|| shard.audited_topic(&change.resource_name)).flatten()
+        is_topic.then(|| audited_topic(shard.env.catalogue(), &change.resource_name)).flatten()
     };
     changes.iter().map(topic).collect()
 }
@@ -142,7 +144,7 @@ pub(crate) fn note_changes(
 ) {
     for (change, before) in changes.iter().zip(before) {
         if before.is_some() {
-            shard.note_topic_change(call, "configure-topic", &change.resource_name, before);
+            note_topic_change(shard.env.catalogue(), call, "configure-topic", &change.resource_name, before);
         }
     }
 }

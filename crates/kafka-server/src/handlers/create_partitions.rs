@@ -9,9 +9,11 @@ use mainstem_security::{Action, ChangedSettings};
 
 use super::create_topics::{duplicates, invalid_request, over_quota};
 use crate::append_error::AppendError;
+use crate::conn_quotas::may_mutate;
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::topic_audit::{audited_topic, note_topic_change};
 use crate::topic_change::TopicChange;
 
 pub(crate) fn handle(
@@ -37,7 +39,8 @@ pub(crate) fn handle(
             (Ok(()), Some(controller), Some(existing)) => controller.add_partitions(existing, topic),
         };
         let added = topic.count.saturating_sub(before).max(0).unsigned_abs() as usize;
-        if changed.is_ok() && !validate_only && !shard.may_mutate(io, &mut call, added) {
+        if changed.is_ok() && !validate_only && !may_mutate(&mut shard.env, &mut call, added, io.clock.now_ms)
+        {
             changed = Err(over_quota());
         }
         if changed.is_ok() && !validate_only {
@@ -46,7 +49,7 @@ pub(crate) fn handle(
         names.push(topic.name.clone());
         outcomes.push(changed.map(drop));
     }
-    let before = names.iter().map(|name| shard.audited_topic(name)).collect();
+    let before = names.iter().map(|name| audited_topic(shard.env.catalogue(), name)).collect();
     let then = AfterChanges::CreatePartitions { call, names, before };
     let job = shard.begin_changes(io, outcomes, to_apply.len(), then);
     for (part, topic) in to_apply {
@@ -65,7 +68,7 @@ pub(crate) fn finish(
     outcomes: Vec<Result<(), AppendError>>,
 ) {
     for (name, before) in names.iter().zip(before) {
-        shard.note_topic_change(call, "add-partitions", name, before);
+        note_topic_change(shard.env.catalogue(), call, "add-partitions", name, before);
     }
     let result = |(name, outcome): (String, Result<(), AppendError>)| {
         let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());

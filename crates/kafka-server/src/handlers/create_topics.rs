@@ -16,10 +16,13 @@ use mainstem_security::{Action, ResourceKind};
 use crate::append_error::AppendError;
 use crate::catalogue::new_name_error;
 use crate::config_entries::{Entry, of_topic};
+use crate::conn_quotas::may_mutate;
 use crate::pending::{AfterChanges, AfterTopicChange};
+use crate::queue_rights::check_queue_settings;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 use crate::topic_admin::new_uuid;
+use crate::topic_audit::note_topic_change;
 use crate::topic_change::NewTopic;
 use crate::topic_config::{self, TopicConfig, queue_error};
 use crate::topic_validation::check_assignment;
@@ -42,7 +45,13 @@ pub(crate) fn handle(
             Err(code) => refused(code, "Authorization failed."),
         };
         let is_over = planned.as_ref().is_ok_and(|new| {
-            !request.validate_only && !shard.may_mutate(io, &mut call, new.partitions.unsigned_abs() as usize)
+            !request.validate_only
+                && !may_mutate(
+                    &mut shard.env,
+                    &mut call,
+                    new.partitions.unsigned_abs() as usize,
+                    io.clock.now_ms,
+                )
         });
         plans.push(if is_over { Err(over_quota()) } else { planned });
     }
@@ -65,7 +74,7 @@ pub(crate) fn handle(
 /// Checks the rights on the queue that a topic is to be.
 fn check_queue(shard: &Shard, call: &RequestContext, topic: &CreatableTopic) -> Result<(), AppendError> {
     let settings = topic.configs.iter().map(|config| (config.name.as_str(), config.value.as_deref()));
-    shard.check_queue_settings(call, &topic.name, settings)
+    check_queue_settings(shard.env.catalogue(), call, &topic.name, settings)
 }
 
 /// Answers when all topics are created or refused.
@@ -80,7 +89,7 @@ pub(crate) fn finish(
     for ((name, plan), outcome) in names.iter().zip(plans).zip(outcomes) {
         topics.push(match (plan, outcome) {
             (Ok(new), Ok(())) => {
-                shard.note_topic_change(call, "create-topic", name, None);
+                note_topic_change(shard.env.catalogue(), call, "create-topic", name, None);
                 success(shard, io, call, new)
             }
             (_, Err(refused)) => failure(name, refused),

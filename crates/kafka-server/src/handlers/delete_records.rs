@@ -11,6 +11,7 @@ use mainstem_runtime::Io;
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
 use crate::pending::AfterQueries;
+use crate::queue_rights::check_deletion;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -30,7 +31,7 @@ pub(crate) fn handle(
         // Kafka requires `delete` in the cleanup policy.
         let is_compact_only =
             known.is_some_and(|known| known.config.partition.options.cleanup == Cleanup::Compact);
-        let denied = shard.check_deletion(&call, &topic.name).err();
+        let denied = check_deletion(shard.env.catalogue(), &call, &topic.name).err();
         let id = known
             .filter(|_| denied.is_none() && !is_compact_only)
             .map_or_else(Default::default, |topic| topic.id);

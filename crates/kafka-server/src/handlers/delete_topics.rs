@@ -14,10 +14,12 @@ use mainstem_security::{Action, ChangedSettings};
 use super::create_topics::{invalid_request, over_quota};
 use crate::append_error::AppendError;
 use crate::catalogue::Topic;
+use crate::conn_quotas::may_mutate;
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::pending_work::{Deletion, Task};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::topic_audit::audited_topic;
 
 /// The name and the identifier of a topic to delete, as far as the request or the catalogue tells.
 type TopicKey = (Option<String>, Uuid);
@@ -48,7 +50,7 @@ pub(crate) fn handle(
     for topic in requested.iter_mut().filter(|topic| topic.outcome.is_ok()) {
         let known = shard.env.catalogue().topic_by_id(TopicId(topic.id.0));
         let partitions = known.map_or(0, |known| known.partitions().unsigned_abs() as usize);
-        if !shard.may_mutate(io, &mut call, partitions) {
+        if !may_mutate(&mut shard.env, &mut call, partitions, io.clock.now_ms) {
             topic.outcome = Err(over_quota());
         }
     }
@@ -62,7 +64,7 @@ pub(crate) fn handle(
             .name
             .as_deref()
             .filter(|_| requested.outcome.is_ok())
-            .and_then(|name| shard.audited_topic(name))
+            .and_then(|name| audited_topic(shard.env.catalogue(), name))
     };
     let before = requested.iter().map(audited).collect();
     let topics = requested.into_iter().map(|requested| (requested.name, requested.id)).collect();

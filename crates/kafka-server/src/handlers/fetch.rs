@@ -140,7 +140,8 @@ fn answer_throttled(
     session_id: i32,
 ) {
     call.throttle(throttle_ms);
-    shard.mute(io, call.caller.conn, throttle_ms, QuotaKey::ConsumerByteRate);
+    let throttle = (throttle_ms, QuotaKey::ConsumerByteRate);
+    shard.conns.mute(&mut shard.env, io, call.caller.conn, throttle);
     let response = mainstem_kafka::api::fetch::FetchResponse {
         session_id,
         ..mainstem_kafka::api::fetch::FetchResponse::default()
@@ -232,10 +233,10 @@ impl Shard {
         }
         if fetch.is_due || fetch.has_enough(&budget) {
             self.unregister_fetch(io, number, &fetch);
-            if !self.recheck_fetch(io, &mut fetch) {
-                return;
+            if let Err(what) = self.conns.recheck_fetch(&self.env, io, &mut fetch) {
+                return self.refuse(io, fetch.call.caller.conn, what);
             }
-            self.throttle_fetch(io, &mut fetch);
+            self.conns.throttle_fetch(&mut self.env, io, &mut fetch);
             return write_response(&mut self.conns, io, *fetch);
         }
         fetch.parts.iter_mut().for_each(|part| part.fetched = None);

@@ -70,7 +70,7 @@ pub(crate) fn handle(
     let remote_appends = appends.iter().filter(|(owner, ..)| *owner != shard.env.me());
     job.mailed_bytes = remote_appends.map(|(_, _, _, records)| records.len()).sum();
     if appends.is_empty() {
-        return shard.answer_produce(io, &job);
+        return finish(shard, io, &job);
     }
     let number = shard.jobs.add(Job::Produce(job));
     let id = request.transactional_id.map(Into::into);
@@ -128,27 +128,27 @@ fn dispatch_parts(
     }
 }
 
-impl Shard {
-    /// Answers a request whose appends have ended.
-    pub(crate) fn answer_produce(&mut self, io: &mut Io<'_, Mail>, job: &ProduceJob) {
-        if !job.wants_response {
-            self.reply_with(io, job.call.caller, Vec::new());
-            if let Some((_, Err(refused))) = job.parts.iter().find(|(_, outcome)| outcome.is_err()) {
-                // With `acks=0` a closed connection is the only sign of an error.
-                self.refuse_call(io, &job.call, refused.code.name());
-            }
-            return;
-        }
-        let mut parts = job.parts.iter();
-        let topic = |topic: &ProduceTopic| TopicProduceResponse {
-            name: topic.name.to_string(),
-            topic_id: topic.id,
-            partition_responses: parts.by_ref().take(topic.parts).map(part_response).collect(),
-        };
-        let responses = job.topics.iter().map(topic).collect();
-        let response = ProduceResponse { responses, ..ProduceResponse::default() };
-        self.reply::<ProduceRequest>(io, &job.call, &response);
+/// Answers a request whose appends have ended.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, job: &ProduceJob) {
+    if job.wants_response {
+        return shard.reply::<ProduceRequest>(io, &job.call, &response(job));
     }
+    shard.reply_with(io, job.call.caller, Vec::new());
+    if let Some((_, Err(refused))) = job.parts.iter().find(|(_, outcome)| outcome.is_err()) {
+        // With `acks=0` a closed connection is the only sign of an error.
+        shard.refuse_call(io, &job.call, refused.code.name());
+    }
+}
+
+fn response(job: &ProduceJob) -> ProduceResponse {
+    let mut parts = job.parts.iter();
+    let topic = |topic: &ProduceTopic| TopicProduceResponse {
+        name: topic.name.to_string(),
+        topic_id: topic.id,
+        partition_responses: parts.by_ref().take(topic.parts).map(part_response).collect(),
+    };
+    let responses = job.topics.iter().map(topic).collect();
+    ProduceResponse { responses, ..ProduceResponse::default() }
 }
 
 fn part_response((index, outcome): &(i32, Result<AppendInfo, AppendError>)) -> PartitionProduceResponse {

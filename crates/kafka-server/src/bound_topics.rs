@@ -1,4 +1,4 @@
-//! Sinks: records that other protocols write into topics.
+//! Bound topics: carries out what the [`Bindings`] of a shard want.
 //!
 //! Other protocols deliver single records. An append per record would cost too much, so a sink collects the records of
 //! one turn in one batch per partition, and appends it like a producer's batch. Records for a work queue are sent to
@@ -6,6 +6,8 @@
 //!
 //! Each record gets exactly one result, after its append is durable or has failed. Records keep their order: if the
 //! topic of a record does not exist yet, that record and all later ones wait until shard 0 has created the topic.
+//!
+//! Sources deliver records of this shard's partitions to other protocols, see [`crate::sources`].
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use mainstem_queue_server::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use mainstem_runtime::Io;
 
 use crate::binding_registry::BoundTopic;
-use crate::bindings::SinkEffect;
+use crate::bindings::{Bindings, SinkEffect};
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
 use crate::partition_message::{PartitionRequest, ProducePart};
@@ -23,6 +25,7 @@ use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::sinks::{SinkBatch, SinkJob, SinkRecord, SinkResult};
+use crate::sources::SourceRecord;
 use crate::topic_change::NewTopic;
 
 /// Validates a topic that another protocol writes to.
@@ -41,8 +44,23 @@ pub fn check_topic(topic: &BoundTopic) -> Result<(), String> {
 }
 
 impl Shard {
-    /// Accepts a record of another protocol. [`Bindings::take_sink_results`](crate::Bindings::take_sink_results)
-    /// returns its result.
+    /// The topics that other protocols write to and read.
+    pub fn bindings_mut(&mut self) -> &mut Bindings {
+        &mut self.bindings
+    }
+
+    /// Takes the next records for other protocols; `None` if there are none. An empty result means that there may be
+    /// more: call it again, in a later turn if the share of this one is used up.
+    pub fn take_outgoing(&mut self, io: &mut Io<'_, Mail>) -> Option<Vec<SourceRecord>> {
+        self.bindings.take_outgoing(&mut self.env, &mut self.storage, io)
+    }
+
+    /// Ends a fence. If `is_durable`, all records delivered before it are durable in the other protocol.
+    pub fn end_source_fence(&mut self, io: &mut Io<'_, Mail>, token: u64, is_durable: bool) {
+        self.bindings.end_source_fence(&mut self.storage, io, token, is_durable);
+    }
+
+    /// Accepts a record of another protocol. [`Bindings::take_sink_results`] returns its result.
     pub fn sink(&mut self, io: &mut Io<'_, Mail>, record: &SinkRecord<'_>) {
         if let Some(effect) = self.bindings.add(&mut self.env, record) {
             self.carry_out_sink_effect(io, effect);

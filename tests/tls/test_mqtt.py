@@ -1,5 +1,6 @@
 """MQTT over TLS: the Mosquitto clients, paho, and peers that do not speak TLS."""
 
+import json
 import queue
 import socket
 import ssl
@@ -9,6 +10,7 @@ import time
 import paho.mqtt.client as paho
 import pytest
 
+from broker import binary
 from conftest import cert
 
 DEADLINE_S = 30
@@ -116,3 +118,13 @@ def test_sighup_serves_renewed_certificates_to_new_connections(secure, unique):
         assert served_certificate(secure).strip() == (secure.certs / "server.crt").read_text().strip()
         assert mosquitto(secure, "mqtts", unique, "--cafile", secure.ca).returncode == 0
         assert subscriber.next() == b"over TLS", "an open connection goes on"
+
+
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_the_load_generator_delivers_everything(secure, qos):
+    command = [str(binary()), "bench", "mqtt", "--port", str(secure.port("mqtts")), "--cafile", secure.ca, "--json"]
+    load = ["--publishers", "2", "--subscribers", "20", "--qos", qos, "--payload", "20000", "--window", "5"]
+    run = subprocess.run([*command, *load, "--duration", "1", "--warmup", "0"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)["traffic"]
+    assert report["delivered"] == report["expected"] > 0

@@ -264,7 +264,7 @@ impl Run {
         if let Some(warm_up) = broker.warm_up_load() {
             self.load(warm_up, &server, &[], plan)?;
         }
-        let protocol = broker.protocol_arguments(row.category, server.port);
+        let protocol = broker.protocol_arguments(row.category, &self.scratch, server.port);
         let mut report = self.load(row.load, &server, &protocol, plan)?;
         report["ready_s"] = json!(ready.as_secs_f64());
         if let Some(restart) = &row.restart {

@@ -14,6 +14,7 @@ use crate::error::BenchError;
 use crate::net::{Fault, Net, io_error_text};
 use crate::options::Options;
 use crate::sockets;
+use crate::transport::Stream;
 
 /// Topic filters per SUBSCRIBE.
 const FILTERS_PER_SUBSCRIBE: usize = 100;
@@ -79,6 +80,7 @@ impl<'a> Opener<'a> {
     ) -> Result<usize, BenchError> {
         let stream = sockets::start_connect(self.broker, index, self.total)
             .map_err(|error| BenchError::Open(self.cannot_connect(&Fault::new(io_error_text(&error)))))?;
+        let stream = Stream::new(stream, self.options.tls.as_ref(), &self.options.host)?;
         let id = net.add(stream).map_err(|error| BenchError::system("epoll", error))?;
         let version = self.options.version;
         let receive_maximum = (version == Version::V5 && self.options.receive_maximum != u16::MAX)

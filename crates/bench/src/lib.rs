@@ -21,7 +21,8 @@
 //! | `flow.rs` | in-flight limits of a closed-loop run; packet identifiers |
 //! | `sequence.rs` | sequence tracking: lost, duplicate, out of order |
 //! | `wire.rs` | payload stamps, prepared publishes, fast parsing |
-//! | `sockets.rs`, `net.rs`, `timer.rs` | sockets, the epoll loop, its timeouts |
+//! | `sockets.rs`, `transport.rs` | sockets; plain or with TLS |
+//! | `net.rs`, `timer.rs` | the epoll loop, its timeouts |
 //! | `handshake.rs` | CONNECT to SUBACK |
 //! | `publisher.rs`, `traffic.rs`, `tally.rs` | publishers, receivers and their counters |
 //! | `worker.rs`, `coordinator.rs`, `run.rs` | one thread, the phases of all threads, their setup |
@@ -51,6 +52,7 @@ mod stored;
 mod tally;
 mod timer;
 mod traffic;
+mod transport;
 mod wire;
 mod worker;
 

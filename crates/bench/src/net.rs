@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mainstem_mqtt::Header;
-use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::timer::PollTimer;
+use crate::transport::Stream;
 
 /// Maximum epoll events per turn.
 const EVENTS_PER_TURN: usize = 1024;
@@ -83,7 +83,7 @@ pub(crate) trait Handler {
 /// One connection.
 #[derive(Debug)]
 struct Conn {
-    stream: TcpStream,
+    stream: Stream,
     open: bool,
     /// The socket is full; the rest of `out` is written when it becomes writable.
     blocked: bool,
@@ -143,9 +143,9 @@ impl Net {
     ///
     /// # Errors
     /// Errors of epoll.
-    pub(crate) fn add(&mut self, mut stream: TcpStream) -> io::Result<usize> {
+    pub(crate) fn add(&mut self, mut stream: Stream) -> io::Result<usize> {
         let id = self.conns.len();
-        self.poll.registry().register(&mut stream, Token(id), Interest::READABLE | Interest::WRITABLE)?;
+        self.poll.registry().register(stream.socket(), Token(id), Interest::READABLE | Interest::WRITABLE)?;
         self.conns.push(Conn {
             stream,
             open: true,
@@ -249,7 +249,7 @@ impl Net {
             let read = match conn.stream.read(&mut self.buffer[carried..]) {
                 Ok(0) => return self.close(id, Fault::new("the broker closed the connection"), handler),
                 Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.answer_handshake(id),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return self.close(id, Fault::new(io_error_text(&error)), handler),
             };
@@ -270,12 +270,21 @@ impl Net {
                 Ok(_) => {}
                 Err(fault) => return self.close(id, fault, handler),
             }
-            if filled < self.buffer.len() {
+            let conn = &mut self.conns[id];
+            if conn.stream.is_emptied_by_short_reads() && filled < self.buffer.len() {
                 // A short read emptied the socket; epoll reports the next arrival (epoll(7)).
                 return;
             }
         }
         self.unread.push(id);
+    }
+
+    /// Has the next flush write what TLS has to say, and what has waited for the end of its handshake.
+    fn answer_handshake(&mut self, id: usize) {
+        if self.conns[id].stream.wants_flush() {
+            self.conns[id].blocked = false;
+            self.output(id);
+        }
     }
 
     fn write<H: Handler>(&mut self, id: usize, handler: &mut H) {
@@ -291,6 +300,14 @@ impl Net {
                 Err(error) => return self.close(id, Fault::new(io_error_text(&error)), handler),
             }
         }
+        match conn.stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                conn.blocked = true;
+                return;
+            }
+            Err(error) if conn.open => return self.close(id, Fault::new(io_error_text(&error)), handler),
+            _ => {}
+        }
         conn.out.clear();
         conn.written = 0;
         handler.drained(id);
@@ -305,8 +322,8 @@ impl Net {
         conn.out = Vec::new();
         conn.written = 0;
         // An error means that the socket is already closed.
-        self.poll.registry().deregister(&mut conn.stream).ok();
-        conn.stream.shutdown(std::net::Shutdown::Both).ok();
+        self.poll.registry().deregister(conn.stream.socket()).ok();
+        conn.stream.shutdown().ok();
         handler.broken(id, fault);
     }
 }

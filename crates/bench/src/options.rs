@@ -1,5 +1,6 @@
 //! Options of the MQTT generator.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainstem_mqtt::packet::{QoS, Version};
@@ -61,6 +62,8 @@ pub struct Options {
     pub threads: usize,
     /// User name and password of every connection.
     pub credentials: Option<(String, String)>,
+    /// TLS of every connection; `None` for none.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Process id of the broker, to read its cost from /proc.
     pub broker_pid: Option<u32>,
 }
@@ -99,6 +102,7 @@ impl Options {
             receive_maximum: u16::MAX,
             threads: 1,
             credentials: None,
+            tls: None,
             broker_pid: None,
         }
     }

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Peers of in-memory rows, in the order of the runs.
 pub(super) const IN_MEMORY: [&str; 4] = ["flashmq", "rumqttd", "mosquitto", "mochi"];
+/// Peers of the rows over TLS.
+const TLS: [&str; 2] = ["flashmq", "mosquitto"];
 /// Peers that persist all or some messages.
 pub(super) const ON_DISK: [&str; 4] = ["mainstem-os", "mainstem-none", "mosquitto", "nats"];
 /// All MQTT peers.
@@ -35,6 +37,8 @@ const KAFKA_CLUSTER: &str = "bWFpbnN0ZW0tYmVuY2gtMA";
 pub(crate) enum Category {
     /// Routing; the peers persist nothing.
     Memory,
+    /// The same over TLS.
+    Tls,
     /// Persistence; the peers persist as much as they can.
     Disk,
     /// The Kafka protocol.
@@ -48,6 +52,7 @@ impl Category {
     pub(super) fn peers(self) -> &'static [&'static str] {
         match self {
             Self::Memory => &IN_MEMORY,
+            Self::Tls => &TLS,
             Self::Disk => &ON_DISK,
             Self::Kafka => &KAFKA,
             Self::Queue => &QUEUE,
@@ -62,6 +67,8 @@ pub(crate) struct Broker {
     /// Version that the binary reports.
     pub(super) version: String,
     binary: PathBuf,
+    /// Mainstem, which makes the certificates for all.
+    mainstem: PathBuf,
     /// Erlang's port mapper daemon, which RabbitMQ needs.
     epmd: Option<Server>,
 }
@@ -77,7 +84,7 @@ pub(crate) fn find(
     peers: &[&'static str],
     named: &[String],
 ) -> Outcome<Vec<Broker>> {
-    let mut brokers = vec![Broker::new("mainstem", mainstem.to_owned())];
+    let mut brokers = vec![Broker::new("mainstem", mainstem.to_owned(), mainstem)];
     for &peer in peers {
         let is_named = named.iter().any(|name| name == peer);
         if !named.is_empty() && !is_named {
@@ -87,7 +94,7 @@ pub(crate) fn find(
             if peer.starts_with("mainstem-") { Some(mainstem.to_owned()) } else { binary_of(root, peer)? };
         match found {
             Some(binary) => {
-                let mut broker = Broker::new(peer, binary);
+                let mut broker = Broker::new(peer, binary, mainstem);
                 if is_rabbit(peer) {
                     broker.epmd = Some(rabbit::start_epmd(scratch, peer)?);
                 }
@@ -193,9 +200,9 @@ fn install_one(
 }
 
 impl Broker {
-    fn new(name: &'static str, binary: PathBuf) -> Self {
+    fn new(name: &'static str, binary: PathBuf, mainstem: &Path) -> Self {
         let version = version(name, &binary);
-        Self { name, version, binary, epmd: None }
+        Self { name, version, binary, mainstem: mainstem.to_owned(), epmd: None }
     }
 
     /// Starts the broker with an empty data directory under `scratch`. Returns it and the time until it was ready.
@@ -215,6 +222,9 @@ impl Broker {
         fs::create_dir(&directory).map_err(|error| at(&directory, &error))?;
         if self.name == "kafka" {
             self.format(root, &directory)?;
+        }
+        if category == Category::Tls {
+            make_certificates(&self.mainstem, &directory)?;
         }
         let began = Instant::now();
         let command = |port| self.command(root, &directory, port, category);
@@ -273,6 +283,8 @@ impl Broker {
         command.current_dir(directory);
         let configured = |file: &str| configure(root, directory, file, port);
         match (self.name, category) {
+            ("flashmq", Category::Tls) => command.arg("--config-file").arg(configured("flashmq-tls.conf")?),
+            ("mosquitto", Category::Tls) => command.arg("-c").arg(configured("mosquitto-tls.conf")?),
             ("flashmq", _) => command.arg("--config-file").arg(configured("flashmq.conf")?),
             ("rumqttd", _) => command.arg("--quiet").arg("--config").arg(configured("rumqttd.toml")?),
             ("mosquitto", Category::Memory) => command.arg("-c").arg(configured("mosquitto.conf")?),
@@ -299,6 +311,11 @@ impl Broker {
                 command.args(["--kafka-listen", &format!("127.0.0.1:{port}"), "--listen", "127.0.0.1:0"]);
                 command.args(["--http-listen", "127.0.0.1:0", "--data", "data"])
             }
+            (_, Category::Tls) => {
+                command.args(["--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]);
+                command.args(["--listen", "127.0.0.1:0", "--data", "data", "--config"]);
+                command.arg(configured("mainstem-tls.toml")?)
+            }
             (_, Category::Queue) => {
                 // Limits that the rows stay below. Durability is a setting of each queue.
                 for limit in ["receive_maximum", "max_inflight_messages"] {
@@ -318,9 +335,12 @@ impl Broker {
         Ok(command)
     }
 
-    /// Protocol options of the queue generator for this server.
-    pub(super) fn protocol_arguments(&self, category: Category, port: u16) -> Vec<String> {
+    /// Options of the generator for this server: TLS, and the protocol of a queue server.
+    pub(super) fn protocol_arguments(&self, category: Category, scratch: &Path, port: u16) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        if category == Category::Tls {
+            return words(&["--cafile", &self.directory(scratch).join("ca.crt").display().to_string()]);
+        }
         if category != Category::Queue {
             return Vec::new();
         }
@@ -358,6 +378,17 @@ impl Broker {
     }
 }
 
+/// Makes an authority and a certificate for 127.0.0.1.
+fn make_certificates(mainstem: &Path, directory: &Path) -> Outcome {
+    let mut command = Command::new(mainstem);
+    command.arg("cert").arg(directory).args(["--host", "127.0.0.1"]).stdin(Stdio::null());
+    let output = command.output().map_err(|error| at(mainstem, &error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("cannot make certificates: {}", String::from_utf8_lossy(&output.stderr).trim_end()))
+}
+
 fn is_rabbit(peer: &str) -> bool {
     matches!(peer, "rabbit-quorum" | "rabbit-classic")
 }
@@ -377,6 +408,7 @@ fn configure(root: &Path, directory: &Path, file: &str, port: u16) -> Outcome<Pa
         ("@CORES@", machine::cores() as u32),
     ];
     let text = values.iter().fold(text, |text, (name, value)| text.replace(name, &value.to_string()));
+    let text = text.replace("@DIRECTORY@", &directory.display().to_string());
     let path = directory.join(template.file_name().unwrap_or_default());
     fs::write(&path, text).map_err(|error| at(&path, &error))?;
     Ok(path)

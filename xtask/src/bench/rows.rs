@@ -110,8 +110,17 @@ const fn traffic(
     }
 }
 
+const fn over_tls(
+    name: &'static str,
+    about: &'static str,
+    load: &'static [&'static str],
+    targets: &'static [Target],
+) -> Row {
+    Row { category: Category::Tls, ..traffic(name, about, load, targets) }
+}
+
 /// All rows, in the order of the runs.
-pub(super) const ROWS: [Row; 23] = [
+pub(super) const ROWS: [Row; 26] = [
     traffic(
         "fan-out-qos2",
         "100 publishers to 2,000 subscribers, QoS 2, 64 bytes, 10 in flight per publisher",
@@ -210,6 +219,29 @@ pub(super) const ROWS: [Row; 23] = [
         targets: &[target(IdleKib, Max(0.7)), target(ConnectionsPerS, TimesMin(1.0, "mosquitto"))],
         excluded: &[],
     },
+    Row {
+        name: "tls-idle",
+        about: "5,000 idle connections over TLS 1.3, each with a whole handshake",
+        category: Category::Tls,
+        subject: "mainstem",
+        restart: None,
+        load: &["--idle", "5000"],
+        metrics: metric::OF_IDLE,
+        targets: &[target(IdleKib, Max(12.0)), target(ConnectionsPerS, TimesMin(1.0, "mosquitto"))],
+        excluded: &[],
+    },
+    over_tls(
+        "tls-fan-out-qos0",
+        "fan-out-qos0 to 500 subscribers over TLS 1.3",
+        &TLS_FAN_OUT_QOS0,
+        &[target(CpuPerMillion, TimesMax(0.6, "flashmq")), target(CpuPerMillion, TimesMax(0.6, "mosquitto"))],
+    ),
+    over_tls(
+        "tls-fan-out-qos1",
+        "the same with QoS 1",
+        &TLS_FAN_OUT_QOS1,
+        &[target(CpuPerMillion, TimesMax(0.6, "flashmq")), target(CpuPerMillion, TimesMax(0.6, "mosquitto"))],
+    ),
     traffic(
         "one-to-one",
         "one publisher to one subscriber, QoS 1, 64 bytes, 200 messages/s on schedule",
@@ -336,6 +368,8 @@ const FAN_IN_10_QOS2: [&str; 14] = load("fan-in", "2000", "100", "2", "64", "--i
 const FAN_IN_QOS0: [&str; 14] = load("fan-in", "2000", "100", "0", "64", "--window", "10");
 const FAN_IN_QOS2: [&str; 14] = load("fan-in", "2000", "100", "2", "64", "--window", "10");
 const LARGE: [&str; 14] = load("fan-out", "1", "200", "0", "65536", "--window", "10");
+const TLS_FAN_OUT_QOS0: [&str; 14] = load("fan-out", "25", "500", "0", "64", "--window", "10");
+const TLS_FAN_OUT_QOS1: [&str; 14] = load("fan-out", "25", "500", "1", "64", "--window", "10");
 const ONE_TO_ONE: [&str; 14] = load("pairs", "1", "1", "1", "64", "--rate", "200");
 
 const DURABLE_QOS1: [&str; 15] = with_durable(load("pairs", "16", "16", "1", "64", "--window", "32"));

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::bench_kafka::BenchKafkaArgs;
 use super::bench_queue::BenchQueueArgs;
 use super::connect::{HostPort, parse_seconds};
+use super::tls::TlsArgs;
 
 /// Protocol to benchmark.
 #[derive(Subcommand, Debug)]
@@ -132,6 +133,8 @@ pub(crate) struct BenchMqttArgs {
     /// Password for every connection
     #[arg(long, value_name = "PASSWORD", requires = "username")]
     pub(crate) password: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
     /// Print a line per second on stderr, even if it is not a terminal

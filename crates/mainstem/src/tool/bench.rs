@@ -9,6 +9,7 @@ use mainstem_mqtt::packet::{QoS, Version};
 use serde::Serialize;
 
 use super::failure::{Failure, io_message};
+use super::tls::Tls;
 use crate::cli::{BenchMqttArgs, PartArg, ScenarioArg};
 
 /// Messages in flight per publisher without --rate and --window.
@@ -19,7 +20,7 @@ const WINDOW: u32 = 100;
 /// # Errors
 /// If it could not run, or a connection broke.
 pub(crate) fn run(args: &BenchMqttArgs) -> Result<(), Failure> {
-    let options = options(args);
+    let options = options(args)?;
     let show = args.progress || io::stderr().is_terminal();
     let report = mainstem_bench::run(&options, &mut |progress| {
         if show {
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &BenchMqttArgs) -> Result<(), Failure> {
     }
 }
 
-fn options(args: &BenchMqttArgs) -> Options {
+fn options(args: &BenchMqttArgs) -> Result<Options, Failure> {
     let has_other_load = args.idle > 0 || args.retained > 0 || args.queued > 0;
     let scenario =
         args.scenario.or((!has_other_load).then_some(ScenarioArg::FanOut)).map(|scenario| match scenario {
@@ -43,7 +44,8 @@ fn options(args: &BenchMqttArgs) -> Options {
             ScenarioArg::Pairs => Scenario::Pairs,
             ScenarioArg::Shared => Scenario::Shared,
         });
-    Options {
+    let tls = args.tls.is_set().then(|| Tls::load(&args.tls, None)).transpose()?;
+    Ok(Options {
         host: args.broker.host.clone(),
         port: args.broker.port.unwrap_or(args.port),
         version: if args.version == 4 { Version::V4 } else { Version::V5 },
@@ -82,7 +84,8 @@ fn options(args: &BenchMqttArgs) -> Options {
         threads: args.threads as usize,
         credentials: args.username.clone().zip(Some(args.password.clone().unwrap_or_default())),
         broker_pid: args.measure.broker_pid,
-    }
+        tls: tls.map(|tls| tls.without_tickets()),
+    })
 }
 
 /// Prints the report as a table on stdout, or with `json` as one line of JSON on stdout and a table on stderr.

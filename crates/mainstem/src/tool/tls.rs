@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -54,6 +55,13 @@ impl Tls {
         };
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
         Ok(Self(Arc::new(config)))
+    }
+
+    /// A configuration with which every handshake is a whole one: a load stands for clients that share nothing.
+    pub(super) fn without_tickets(&self) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.0);
+        config.resumption = Resumption::disabled();
+        Arc::new(config)
     }
 
     /// Performs the handshake on a socket, which blocks afterwards. `host` is the name that the certificate must have.

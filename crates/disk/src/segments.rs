@@ -1,4 +1,9 @@
 //! The segments of one log, oldest first, their sizes and indexes, and where readers continue in them.
+//!
+//! A log is cut into files so that old records can be deleted by removing a file. Only the newest segment is written,
+//! which makes everything about the others constant: their sizes are summed once, and their indexes can be sealed into
+//! files. Bases ascend, so the segment of an offset is found by binary search; a sequential reader needs no search at
+//! all, because the place where it stopped is remembered.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut, Range};

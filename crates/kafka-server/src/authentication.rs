@@ -1,4 +1,12 @@
 //! Carries out log-ins: looks users up, has passwords checked, answers tokens, closes after failures.
+//!
+//! The exchange of SASL tokens is a machine of `mainstem-sasl`; this file gives it what it needs. Passwords and tokens
+//! are verified by the host on another thread, and the request waits for the result. SCRAM needs a few hashes only, and
+//! is answered in the same turn.
+//!
+//! An unknown user must look like a wrong password, in the answer and in its time, and failures are answered after a
+//! delay, in which the input of the connection is discarded. Limits of failures are checked again with each token,
+//! because many connections may have begun at once.
 
 use std::sync::Arc;
 

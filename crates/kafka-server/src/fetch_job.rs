@@ -1,4 +1,9 @@
 //! The state of a fetch that has not been answered, see `handlers/fetch.rs`.
+//!
+//! The handler moves a fetch between the states of [`FetchJob`]; this file has what each state knows and the questions
+//! about it: is there enough to answer, what is left of the response's room, which partitions must be watched. Records
+//! read by an attempt that finds too little are dropped, so a parked fetch holds no records, however many consumers
+//! wait.
 
 use std::slice::SliceIndex;
 

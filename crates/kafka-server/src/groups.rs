@@ -1,4 +1,11 @@
 //! Consumer groups on shard 0: the state machine, its log, and the callers that wait for answers.
+//!
+//! [`Groups`] of `mainstem-coordinator` decides; it has no clock and no log. [`GroupCoordinator`] gives it time,
+//! appends the records that it wants to be kept, and returns answers when they may leave. An answer that promises
+//! something durable waits in the log's order behind the records, and becomes an error if the append fails.
+//!
+//! The clock of groups is monotonic: a jump of the system's clock must not end sessions. All groups are on one shard,
+//! so they need no agreement between shards.
 
 use hashbrown::HashMap;
 use mainstem_coordinator::group::{Effect, Groups, Response, Settings, WriteId};

@@ -1,4 +1,10 @@
 //! Transaction markers: writes the outcome of a transaction into its partitions and groups.
+//!
+//! The outcome is decided and durable when this begins, so markers are written until each participant has its own; a
+//! participant that fails is reported, and the coordinator tries it again. A participant that no longer exists counts
+//! as written, or the transaction would never end.
+//!
+//! A transaction may have thousands of participants on all shards: they are handled in slices, one per turn.
 
 use std::sync::Arc;
 

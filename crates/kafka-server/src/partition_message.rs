@@ -1,4 +1,11 @@
 //! What shards tell each other about partitions: requests to the owner, and its responses.
+//!
+//! A connection stays on its shard while its partitions may belong to any. The requests have what the owner needs and
+//! nothing of the protocol's versions; the responses have results and error codes, which the handler encodes. Requests
+//! within a shard use the same types without a message.
+//!
+//! Records read from files cross as ranges with an open file, not as bytes, so a fetch through another shard copies no
+//! more than one on its own.
 
 use std::sync::Arc;
 

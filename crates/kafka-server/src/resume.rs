@@ -1,4 +1,9 @@
 //! Continues pending operations: the only place that matches the values of [`crate::pending`].
+//!
+//! A request may wait for a group, a transaction, the disk or another shard, and nothing may block meanwhile. There are
+//! no futures and no callbacks: what is to be continued is a value with the state that it needs, and these functions
+//! call the handler's next step with the result. So one can read here what can follow what, and a wait holds no
+//! reference into the shard.
 
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::Response;

@@ -1,4 +1,12 @@
 //! Creating, changing and deleting topics on shard 0: the effects of the [`Controller`]'s changes.
+//!
+//! A client that has its answer must find the change on every shard. The order is therefore: the record of the change
+//! is durable; the new catalogue is published to all shards; then the client is answered. Partitions and committed
+//! offsets of a deleted topic are removed after its deletion was published, when no shard opens them any more, over as
+//! many turns as it takes.
+//!
+//! The coordinators' logs are in the same store, so this file also gives each completion to the machine that it belongs
+//! to.
 
 use std::sync::Arc;
 

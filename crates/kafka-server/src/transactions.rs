@@ -1,4 +1,9 @@
 //! Transactions on shard 0: the state machine, its log, and the callers that wait for answers.
+//!
+//! [`Transactions`] of `mainstem-coordinator` decides; [`TransactionCoordinator`] gives it a monotonic clock, appends
+//! its records, and hands the shard its effects. The outcome of a transaction is durable in this log before a marker is
+//! written to any partition: after a crash, the restored state writes the markers again that were not confirmed, so a
+//! transaction is never half committed.
 
 use std::collections::HashMap;
 

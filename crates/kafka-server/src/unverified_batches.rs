@@ -1,4 +1,8 @@
 //! Batches that are held until the coordinator has verified their transaction, see `txn_verification.rs`.
+//!
+//! Held batches are copies, and clients decide how many there are: their bytes are limited per partition and in all,
+//! and beyond that the producer gets an error after which it tries again. The batches of a producer keep their order,
+//! and only those of the verified epoch are released together: one of a newer epoch needs a verification of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,9 @@
 //! Encoding of events: see `docs/formats/queue-state.md`.
+//!
+//! There is an event for each delivery and settlement, so the encoding decides how much a queue writes. Offsets are
+//! mostly consecutive: an offset is encoded as its distance from the previous one, and ranges of offsets share one
+//! event. Reading is strict, because a state that is almost right would deliver messages twice or lose them: unknown
+//! events, numbers out of bounds and text that is not UTF-8 are [`Malformed`], and the queue is not opened.
 
 use std::fmt;
 use std::ops::Range;

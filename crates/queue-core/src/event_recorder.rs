@@ -1,4 +1,11 @@
 //! Collects events until they are flushed to the log as one batch.
+//!
+//! A reply to a consumer waits for the flush with its event, so events are flushed at most once per turn, not one by
+//! one. Events that nobody waits for, such as deliveries, may wait longer and are often made obsolete by a settlement
+//! in the same batch.
+//!
+//! A section begins with the offset up to which messages are registered, because an event must not refer to a message
+//! that a replay does not know yet.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,11 @@
 //! The groups of a queue: their names and numbers, and groups that were removed and still have messages to release.
+//!
+//! Events refer to groups by number. A number is never that of two groups at a time, and a group that is created again
+//! under its name gets higher transfer numbers than before: other queues discard messages by these numbers, and would
+//! take new messages for old ones.
+//!
+//! Removing a group with a million messages would stall the shard. It leaves the table at once, and its messages are
+//! released over several calls.
 
 use std::collections::BTreeMap;
 use std::ops::Index;

@@ -1,4 +1,12 @@
 //! The state machine of one queue: [`Queue`].
+//!
+//! The machine knows offsets, keys, sizes and times of messages, not their contents: those stay in the log. Every
+//! change is recorded as an event in the same call. Replaying the events gives the same state, but for leases, which
+//! end with the process.
+//!
+//! Groups share what is the same for all, such as keys and expiry, and have the rest for themselves. A further group
+//! adds almost nothing for messages without a key that it was not given yet. Calls that may concern any number of
+//! messages handle a bounded number and say what is left, so that a large queue does not stall its shard.
 
 mod incremental_snapshot;
 mod joining;

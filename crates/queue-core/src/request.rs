@@ -1,4 +1,12 @@
 //! Requests to the owner of a queue, and its replies.
+//!
+//! MQTT, HTTP and bindings send the same requests, and the embedded library uses them for calls of operators, so that a
+//! queue behaves alike whichever way a message or a consumer comes. A request is for one queue and names no protocol.
+//! Each gets one [`Reply`], after the state that the reply promises is durable; requests about several messages get a
+//! result per message, in order.
+//!
+//! The records of messages are not copied on the way to a consumer: a [`Payload`] is a place in a batch that all
+//! deliveries from it share.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,11 @@
-//! The queues of one shard.
+//! The queues of one shard: opening, the turn, completions, timers and removal.
+//!
+//! Each queue is an engine of `mainstem-queue-core` on the log of its partition. A shard may have thousands of them, of
+//! which few have something to do, so a queue is polled only after a request, a completion or a timer has made it
+//! ready. Queues are opened one per turn after a start, because opening reads files, or at once for a request.
+//!
+//! The host does nothing to the world itself. It returns effects, in the order in which they must happen; its owner
+//! carries them out between two calls, and may call the host again while it does.
 
 mod engine_effects;
 mod open_queues;

@@ -1,4 +1,8 @@
 //! Changes as keyed records of the security log (docs/formats/security.md).
+//!
+//! The log is compacted: the newest record of a key counts, and a deletion is a tombstone. The key therefore names what
+//! the change replaces: a user, a rule's number, an entity, the subject of a ban. Decoding is strict. A record that
+//! cannot be read stops the start, because a rule that is skipped would allow what was denied.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,12 @@
 //! Rules: who may do what with which objects, from where.
+//!
+//! One model has to serve three protocols: an MQTT topic filter, a Kafka ACL and a queue name are all a [`Pattern`] on
+//! a [`ResourceKind`], and actions have the names of the protocol that they come from. Deny wins over allow whatever
+//! the order of rules, so a rule has no position, and adding one cannot change what another means.
+//!
+//! `${user}`, `${clientid}` and `${cn}` are replaced by text that a client may have chosen. That text must stay one
+//! plain level: if it is empty or has a wildcard, a separator or `$`, a rule that allows does not apply, and in one
+//! that denies `+` stands in its place.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,8 @@
 //! The state machine of users, rules, quotas and bans: changes go in, snapshots come out.
+//!
+//! A change is checked, made durable by the host, then applied; the same changes from the log give the same state.
+//! Applying one twice has the effect of once, because a record may be read again after a crash. Readers get the state
+//! as a whole: they see all of a change or nothing of it, and the epoch tells them whether anything is new.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

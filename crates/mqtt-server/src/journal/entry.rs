@@ -1,4 +1,11 @@
 //! The entries of a journal and their encoding. `docs/formats/mqtt-journal.md` describes each byte.
+//!
+//! A message to thousands of durable sessions must cost one entry, not thousands. A [`MessageEntry`] has the message
+//! once, as a PUBLISH packet, and a list of receivers; a list that occurs again is referred to by number, since most
+//! topics have the same subscribers each time. Small changes, such as acknowledgements, are [`Mark`]s, of which many
+//! share an entry.
+//!
+//! Decoding trusts nothing: a length or number that does not fit is [`Damaged`], never a panic.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,12 @@
 //! When snapshots are written, and how far the current one has come.
+//!
+//! Without snapshots a journal would grow for ever, and a start would read all of it. A snapshot is due when the
+//! entries since the last one exceed twice its size, and a minimum, so that snapshots cost less than the entries. It is
+//! written over many turns, a few sessions each, while new entries go between its parts.
+//!
+//! A few old messages in long queues must not keep the beginning of the log: the snapshot writes them again and
+//! remembers their new offsets. If the disk fails, the snapshot is abandoned, and references go back to the old
+//! offsets, which are still there. The log is truncated only after the whole snapshot is on disk.
 
 use hashbrown::HashMap;
 use mainstem_log::Ticket;

@@ -1,4 +1,8 @@
 //! Sessions as a journal contains them: the types, how entries change them, and their bytes in a snapshot.
+//!
+//! A replay applies the entries after the last snapshot to these types, without shards, windows or timers, and the
+//! shard makes sessions of the result. A snapshot writes the same types. So the meaning of an entry is defined in one
+//! place, whether a session comes from a snapshot, from entries, or from both.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

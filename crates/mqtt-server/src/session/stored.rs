@@ -1,4 +1,9 @@
 //! A session as a snapshot contains it, and its restoration.
+//!
+//! The live [`Session`] is made for delivery: windows, queues, packet identifiers. [`StoredSession`] is what must
+//! survive: subscriptions, deliveries that are not settled, in order, and QoS 2 publishes that are not released. This
+//! file converts one into the other. Deliveries up to the last one that was sent return to the window with their packet
+//! identifiers, and the others to the queue.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

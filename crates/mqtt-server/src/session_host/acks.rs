@@ -1,4 +1,12 @@
 //! Acknowledgements from clients, and pending ones to them: PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK.
+//!
+//! A client's acknowledgement frees a place in the window of its session and is recorded in the journal as a mark,
+//! which is not synced by itself: after a crash, a message may be sent again at QoS 1. At QoS 2 it must not, so for a
+//! durable session the PUBREL, after which the client forgets the packet identifier, waits until the journal has the
+//! PUBREC.
+//!
+//! An acknowledgement to a client leaves at once if it waits for nothing and no earlier one of the session is pending;
+//! otherwise it is pending, and `shard/durability.rs` continues it.
 
 use mainstem_mqtt::session::Acked;
 use mainstem_mqtt::{Ack, Packet, PacketType, ReasonCode, SubAck, UserProperties, Version};

@@ -1,4 +1,12 @@
 //! What sessions append to their journals, and messages for the durable sessions among their receivers.
+//!
+//! The offers of a message collect its durable receivers; one entry then has the message once and all of them. It is
+//! appended after the last offer and before other shards get the message, so the order of entries is that of the
+//! publishes. A session whose replay of retained messages has not reached the topic gets the retained message first,
+//! then this one, as entries of their own.
+//!
+//! Appending waits for nothing. An [`AckCondition`] says what has to be durable; [`SessionHost::fence`] gives the one
+//! for everything appended so far, on all shards.
 
 use std::sync::Arc;
 

@@ -1,4 +1,12 @@
 //! The end of sessions: their subscriptions, and when their journals may record it.
+//!
+//! A session that ends stops receiving at once, but two things take longer. It may have very many subscriptions, which
+//! are removed over several turns. And what it passes on at its end, its will and the messages of its groups, must be
+//! durable elsewhere before its journal says that it has ended: until then it is an ending, which a snapshot still
+//! writes as a session.
+//!
+//! Its client identifier is free again after what it has published has left for other shards, so that it arrives there
+//! before anything that a new session with this identifier publishes.
 
 use std::sync::Arc;
 

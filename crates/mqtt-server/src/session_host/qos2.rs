@@ -1,5 +1,13 @@
 //! QoS 2 publishes of durable sessions that may reach some journals and not others: what the shard records of them, and
 //! what it takes back when a journal loses entries.
+//!
+//! A publish at QoS 2 may be appended to several journals, and no commit spans them. If the process ends or a disk
+//! fails in between, some receivers have the message and others do not. The publisher has no PUBREC, so it sends the
+//! PUBLISH again, and exactly once then means: to those that miss it, and to nobody else.
+//!
+//! Each such publish therefore has an [`Origin`], which every journal that gets it records, and is tracked until all
+//! targets have confirmed it. If one fails, it becomes a partial publish, with the targets that are known to have it;
+//! the repeated PUBLISH is limited to the others.
 
 use std::collections::BTreeSet;
 

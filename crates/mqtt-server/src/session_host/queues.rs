@@ -1,4 +1,9 @@
 //! Queue subscriptions of sessions: their consumers, deliveries, and the requests of each turn.
+//!
+//! A session with a queue subscription is a consumer: it asks for as many messages as its window, its output and
+//! `mqtt.queue_prefetch` have room for. A leased message that finds no room any more is held until there is, or until
+//! its lease ends. Queue deliveries have packet identifiers of a range of their own, so a PUBACK tells whether it
+//! settles a delivery of a queue or of the session.
 
 use std::sync::Arc;
 

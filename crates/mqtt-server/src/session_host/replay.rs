@@ -1,4 +1,9 @@
 //! What waits for sessions: messages to be sent again, retained messages, and their queues.
+//!
+//! A client that returns may have a million messages waiting, and one filter may match as many retained messages. They
+//! are sent a bounded number per turn, and a session with more to send is continued in the next one, in turn with the
+//! others. First comes what the client may have seen and not acknowledged, then retained messages, then the queue; that
+//! of a durable session moves on while a replay of retained messages is not over.
 
 use mainstem_mqtt::QoS;
 use mainstem_runtime::Io;

@@ -1,4 +1,7 @@
 //! What sessions may publish and subscribe to, with the current users and rules.
+//!
+//! Rights are compiled once per session. Each check compares an epoch first and compiles them anew if users or rules
+//! have changed, so a change counts from the next check on, without a message to each session.
 
 use std::sync::Arc;
 

@@ -1,4 +1,12 @@
-//! Users and rules on a shard: log-ins of CONNECT, rights of sessions, and changes of both while clients are connected.
+//! Users and rules on a shard: log-ins of CONNECT, and changes of users and rules while clients are connected.
+//!
+//! Verifying a password takes tens of milliseconds, so the host of users does it on another thread. The CONNECT is held
+//! meanwhile, and the next turn takes the results.
+//!
+//! A change of users, rules or bans calls for action by itself: clients that may not be connected any more are
+//! disconnected, and memberships in groups and queue subscriptions that are no longer allowed end.
+//! [`Shard::poll_security`] walks through all sessions for that, a part per turn. Ordinary subscriptions stay: what
+//! they may not get is left out at delivery.
 
 use std::sync::Arc;
 

@@ -1,4 +1,13 @@
 //! CONNECT: which clients are accepted, with which session, and on which shard (3.1, 3.2).
+//!
+//! A client identifier has one session at most in the whole broker, whichever shard its connections arrive at. So the
+//! order is: check the packet; if another shard has the session, hand the connection over with its unread CONNECT; find
+//! out who the client is (`access.rs`); check its rights; then resume, end or create the session. The registry decides
+//! between two shards that create a session at the same time, and the slower one hands its connection over.
+//!
+//! A CONNECT that must wait is held: it stays in the input of its connection and is handled again from the start. It
+//! waits for its password, for mail of this turn, or for the former session to end durably. The CONNACK of a durable
+//! session waits for the commit, because a crash must not take back what it told the client.
 
 use std::sync::Arc;
 

@@ -1,4 +1,13 @@
-//! Appends to the journals, the commit of each turn, and the acks that wait for it.
+//! The commit of each turn, and the acks that wait for it.
+//!
+//! An ack promises that its message survives a crash, wherever the receivers' sessions are stored. It therefore waits
+//! for the commit of this shard, if something was appended here, and for a receipt of each other shard that appends a
+//! part. Receipts find their ack by a number, the [`AckToken`], and acks of a session leave in order: none overtakes an
+//! earlier one.
+//!
+//! No thread waits for the disk. Commits are numbered, the stores report which are over, and
+//! [`Shard::poll_completions`] wakes the sessions that wait for each. A commit that fails turns the acks that need it
+//! into refusals, or ends their connections.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,10 @@
 //! The end of connections and sessions: DISCONNECT, wills, expiry, and messages that other members of a group get
 //! (3.14, 3.1.2.5, 4.1).
+//!
+//! What a session leaves behind must neither vanish nor come back. Its will and its unacknowledged messages of shared
+//! subscriptions go elsewhere, perhaps to another shard, and only then does its journal record that they are gone: a
+//! crash in between may deliver them twice, but does not lose them. The end of a durable session is recorded in the
+//! same way, after what it has passed on is durable.
 
 use mainstem_mqtt::{Disconnect, QoS, ReasonCode, Version};
 use mainstem_runtime::{ConnId, Io};

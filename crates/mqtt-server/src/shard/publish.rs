@@ -1,4 +1,13 @@
 //! PUBLISH, the single entry for messages from anywhere, and the fan-out on each shard.
+//!
+//! Clients, wills and bindings all publish by [`Shard::publish`], so that a message is copied once, matched once, and
+//! reaches subscribers, groups, sinks, journals and other shards in the same order. What one shard sends to another
+//! arrives in order too, which keeps the order of one publisher's messages for every subscriber [MQTT-4.6.0-6].
+//!
+//! A publisher is acknowledged when everything that its message had to be made durable for is durable: this file counts
+//! the other shards and sinks that will report, and compares the position of the journals before and after. Without
+//! either, the acknowledgement leaves at once. A message that cannot be kept (quota, memory, disk) is refused before
+//! anybody gets it, since its client may send it again.
 
 use std::sync::Arc;
 

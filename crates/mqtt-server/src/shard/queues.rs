@@ -1,4 +1,8 @@
-//! Queue subscriptions of sessions: SUBSCRIBE and UNSUBSCRIBE, deliveries, and the requests of each turn.
+//! Queue subscriptions of sessions, as other protocols see them: deliveries, refusals, and the requests of each turn.
+//!
+//! Queues live outside this crate, perhaps on another shard. `mainstem-node` takes the requests of all consumers from
+//! [`Shard::take_queue_requests`] once per turn, and brings leased messages by [`Shard::deliver_from_queue`]. The
+//! SUBACK waits until the queue has accepted the consumer, so that it can carry an error.
 
 use mainstem_mqtt::ReasonCode;
 use mainstem_queue_core::QueueError;

@@ -1,4 +1,12 @@
 //! The start of a shard with journals: they are read, and their sessions restored.
+//!
+//! Sessions stay in the journal that they were created in. After a change of the number of shards, a shard reads
+//! several journals, and appends to each for the sessions that it holds. If a client identifier occurs twice, the first
+//! session that is read stays, and the end of the other is appended.
+//!
+//! Time goes on while the broker is down: expiry and will delays count from the end of the connection as the journal
+//! has it, or from the start for clients that were connected. Publishes at QoS 2 that reached some journals only are
+//! found when all shards are restored, by [`settle_origins`]; their clients send them again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
-//! SUBSCRIBE and UNSUBSCRIBE, and replays of retained messages to new subscriptions (3.8 to 3.11).
+//! SUBSCRIBE and UNSUBSCRIBE (3.8 to 3.11).
+//!
+//! One packet may have thousands of filters, and the other clients of the shard must not wait for all of them. So all
+//! filters are checked before the first one has an effect, then they are handled until the share of the connection is
+//! used up. The packet stays in the input, and a [`FilterList`] on the connection remembers how far it has come. The
+//! acknowledgement follows the last filter, when everything appended for them is durable.
 
 use mainstem_mqtt::ReasonCode;
 use mainstem_runtime::{ConnId, Io};

@@ -1,4 +1,12 @@
 //! Reads messages from their log: new ones to register, and old ones to replay for a group.
+//!
+//! A message belongs to the queue when it is durable in the log of messages, whoever appended it: the queue itself or a
+//! Kafka producer. Registering means that the state machine learns of its offset, key, size and times. The queue's own
+//! batches are known when they are appended, so that their registration reads nothing; others are read, and
+//! decompressed if need be.
+//!
+//! A log that cannot be read stops registration at that offset, and nothing behind it is delivered: skipping a message
+//! would lose it.
 
 use std::ops::Range;
 

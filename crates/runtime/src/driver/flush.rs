@@ -1,4 +1,10 @@
 //! The end of a turn: flushes output, and closes or hands over connections.
+//!
+//! Output is written once per connection and turn, when everything that the turn adds is there: one system call carries
+//! many messages. A turn may have output for thousands of connections, so the flush has a share of the turn's work
+//! budget. In the next turn, connections that were left over come after those with new output, each with a share of
+//! their own: a short response does not wait behind a message to thousands of subscribers, and the fan-out goes on all
+//! the same.
 
 use std::net::Shutdown;
 

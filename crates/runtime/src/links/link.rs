@@ -1,4 +1,12 @@
 //! The state of one connection, except its socket: its phase, its transport, its input and its output.
+//!
+//! A connection outlives the service's interest in it. After the service has closed it, pending output must still reach
+//! the peer, and closing a socket with unread input would make the kernel reset the connection and destroy that output.
+//! So it passes from open to closing, and then lingers: its input is read and discarded, up to a limit, until the peer
+//! closes.
+//!
+//! Slots are used again. A generation in each identifier tells a connection from earlier ones of its slot, so an
+//! identifier that is kept too long finds nothing.
 
 use std::any::Any;
 use std::io;

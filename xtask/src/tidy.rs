@@ -13,6 +13,7 @@ pub(crate) mod imports;
 mod layers;
 pub(crate) mod lexer;
 mod links;
+mod steps;
 mod text;
 pub(crate) mod width;
 mod words;
@@ -64,11 +65,12 @@ impl fmt::Display for Violation {
     }
 }
 
-const CHECKS: [fn(&Repo) -> Vec<Violation>; 11] = [
+const CHECKS: [fn(&Repo) -> Vec<Violation>; 12] = [
     layers::check,
     text::check,
     dead::check,
     links::check,
+    steps::check,
     decisions::check,
     hosts::check,
     functions::check,

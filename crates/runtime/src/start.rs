@@ -1,6 +1,7 @@
 //! Startup of the shards: listeners, threads and limits; and the handle that drains and joins them.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::set_current_timer_slack;
 
 use crate::accept::{Arrivals, bind_all};
 use crate::admission::Admission;
@@ -22,6 +24,8 @@ use crate::turn_times::{Monotonic, TurnTimes};
 
 /// Maximum number of shards per process. Services keep sets of shards as bits of a `u64`.
 pub const SHARDS_MAX: usize = 64;
+/// How much longer a sleep of a shard may take than it says, ns.
+const TIMER_SLACK_NS: u64 = 1_000;
 
 /// Options of the runtime.
 #[derive(Clone, Debug)]
@@ -144,6 +148,8 @@ where
             .with_first_shard_connections(options.first_shard_connections);
         let cpu = is_pinned.then(|| cpus[shard % cpus.len()]);
         threads.push(Builder::new().name(format!("shard-{shard}")).spawn(move || {
+            // By default the kernel adds 50 us to each sleep, which is as long as the shortest pause of a shard.
+            set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)).ok();
             if let Some(cpu) = cpu {
                 pin(cpu);
             }

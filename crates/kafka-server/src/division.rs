@@ -28,6 +28,7 @@ use mainstem_kafka::api::incremental_alter_configs::{
 use mainstem_kafka::api::list_offsets::{ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataResponse};
 use mainstem_kafka::api::offset_commit::{OffsetCommitRequest, OffsetCommitRequestTopic};
+use mainstem_kafka::api::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
 use mainstem_kafka::api::offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderTopic};
 use mainstem_kafka::api::txn_offset_commit::{TxnOffsetCommitRequest, TxnOffsetCommitRequestTopic};
 use mainstem_runtime::MemoryMeter;
@@ -35,6 +36,9 @@ use mainstem_runtime::MemoryMeter;
 use crate::answer::Answer;
 use crate::joined_response::{Identifier, JoinedResponse, NestedArray, Placement};
 use crate::metadata_division::{MetadataPart, MetadataRest};
+use crate::offset_fetch_division::{
+    KnownOffsets, OffsetFetchPart, OffsetFetchRest, bytes_behind_items, nested_arrays,
+};
 use crate::shard_message::RequestContext;
 use crate::topics_left::{PartTopics, TopicsLeft, items_of};
 
@@ -57,6 +61,7 @@ macro_rules! divided_requests {
         #[derive(Debug)]
         pub(crate) enum DividedRequest {
             Metadata(Box<MetadataPart>),
+            OffsetFetch(OffsetFetchPart),
             $($name($request),)*
             $($of_topics($of_topics_request),)*
         }
@@ -65,15 +70,24 @@ macro_rules! divided_requests {
         #[derive(Debug)]
         pub(crate) enum Rest {
             Metadata(Box<MetadataRest>),
+            OffsetFetch(OffsetFetchRest),
             $($name($request, vec::IntoIter<$type>),)*
             $($of_topics($of_topics_request, TopicsLeft<$topic>),)*
         }
 
         impl Rest {
             /// Takes the next part, and where its items belong; `None` if nothing is left.
-            fn take_part(&mut self) -> Option<(DividedRequest, Placement)> {
+            fn take_part(
+                &mut self,
+                call: &RequestContext,
+                known: &KnownOffsets<'_>,
+            ) -> Option<(DividedRequest, Placement)> {
                 let part = match self {
                     Self::Metadata(rest) => DividedRequest::Metadata(Box::new(rest.take_part()?)),
+                    Self::OffsetFetch(rest) => {
+                        let (part, placement) = rest.take_part(call, known)?;
+                        return Some((DividedRequest::OffsetFetch(part), placement));
+                    }
                     $(Self::$name(request, items) => {
                         let end = part_end(items.as_slice(), $part_items, |$item| $key)?;
                         let mut part = request.clone();
@@ -143,9 +157,9 @@ divided_requests! {
         DeleteRecords(DeleteRecordsRequest): DeleteRecordsTopic, 200;
         DescribeProducers(DescribeProducersRequest): TopicRequest, 200;
         ListOffsets(ListOffsetsRequest): ListOffsetsTopic, 300;
-        OffsetCommit(OffsetCommitRequest): OffsetCommitRequestTopic, 300, ids from 10;
+        OffsetCommit(OffsetCommitRequest): OffsetCommitRequestTopic, 200, ids from 10;
         OffsetForLeaderEpoch(OffsetForLeaderEpochRequest): OffsetForLeaderTopic, 500;
-        TxnOffsetCommit(TxnOffsetCommitRequest): TxnOffsetCommitRequestTopic, 300;
+        TxnOffsetCommit(TxnOffsetCommitRequest): TxnOffsetCommitRequestTopic, 200;
     }
 }
 
@@ -230,13 +244,21 @@ impl Division {
         Self::new(call, Rest::Metadata(Box::new(rest)), response)
     }
 
+    /// An OffsetFetch request that is answered in parts.
+    pub(crate) fn of_offset_fetch(call: &RequestContext, rest: OffsetFetchRest, meter: &MemoryMeter) -> Self {
+        let (template, behind) = (OffsetFetchResponse::default(), bytes_behind_items(call.version));
+        let response = JoinedResponse::begin::<OffsetFetchRequest>(call, &template, behind, meter.clone());
+        let response = response.like_parts(nested_arrays(call.version));
+        Self::new(call, Rest::OffsetFetch(rest), response)
+    }
+
     pub(crate) fn call(&self) -> &RequestContext {
         &self.call
     }
 
     /// Takes the next part; `None` if all are answered.
-    pub(crate) fn next_part(&mut self) -> Option<DividedRequest> {
-        let (part, placement) = self.rest.take_part()?;
+    pub(crate) fn next_part(&mut self, known: &KnownOffsets<'_>) -> Option<DividedRequest> {
+        let (part, placement) = self.rest.take_part(&self.call, known)?;
         self.placement = placement;
         Some(part)
     }
@@ -281,6 +303,7 @@ mod tests {
     use mainstem_runtime::ConnId;
 
     use super::*;
+    use crate::catalogue::Catalogue;
     use crate::shard_message::Caller;
 
     fn call<R: Request>(version: i16) -> RequestContext {
@@ -394,8 +417,9 @@ mod tests {
         };
         let request = CreateTopicsRequest { topics: (0..50).map(topic).collect(), ..Default::default() };
         let mut division = Division::of(&call, request.clone(), &MemoryMeter::default()).unwrap();
+        let none = KnownOffsets { groups: None, catalogue: &Catalogue::default() };
         let mut parts: Vec<Vec<String>> = Vec::new();
-        while let Some(DividedRequest::CreateTopics(part)) = division.next_part() {
+        while let Some(DividedRequest::CreateTopics(part)) = division.next_part(&none) {
             parts.push(part.topics.into_iter().map(|topic| topic.name).collect());
         }
         assert_eq!(parts.iter().filter(|part| part.iter().any(|name| name == "same")).count(), 1);

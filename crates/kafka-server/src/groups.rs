@@ -7,6 +7,8 @@
 //! The clock of groups is monotonic: a jump of the system's clock must not end sessions. All groups are on one shard,
 //! so they need no agreement between shards.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use mainstem_coordinator::group::{Effect, Groups, Response, Settings, WriteId};
 use mainstem_coordinator::{Caller, Error as CoordinatorError, Record};
@@ -87,6 +89,11 @@ impl GroupCoordinator {
         if !unknown.is_empty() {
             self.groups.forget_topics(unknown);
         }
+    }
+
+    /// The partitions with a committed offset, by topic, if a group has more than `count` of them.
+    pub(crate) fn committed_beyond(&self, group_id: &str, count: usize) -> Option<Vec<(Arc<str>, Vec<i32>)>> {
+        self.groups.committed_beyond(group_id, count)
     }
 
     /// Whether offsets of deleted topics are to be removed.

@@ -54,7 +54,7 @@
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
 //! | `division.rs` | requests over thousands of topics or groups, which are handled in parts |
-//! | `metadata_division.rs`, `topics_left.rs` | the same for Metadata requests; for requests over partitions of topics |
+//! | `metadata_division.rs`, `offset_fetch_division.rs`, `topics_left.rs` | the same for Metadata, for OffsetFetch, for requests over partitions of topics |
 //! | `joined_response.rs` | the responses to the parts of a request, joined |
 //! | `pending_work.rs`, `work_slices.rs` | work of requests that takes several turns: as data, and continued |
 //! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
@@ -119,6 +119,7 @@ mod log_throttle;
 mod markers;
 mod memory_use;
 mod metadata_division;
+mod offset_fetch_division;
 mod partition_message;
 mod partition_requests;
 mod pending;

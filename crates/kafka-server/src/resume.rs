@@ -21,6 +21,7 @@ use crate::handlers::{
     sync_group, txn_offset_commit, write_txn_markers,
 };
 use crate::jobs::Job;
+use crate::offset_fetch_division::KnownOffsets;
 use crate::partition_message::{PartitionQueryResult, PartitionResponse};
 use crate::pending::{
     AfterChanges, AfterGroupReply, AfterMarkers, AfterQueries, AfterTopicChange, AfterTxnReply,
@@ -198,18 +199,20 @@ impl Shard {
     /// Handles the next part of a request, or sends the response.
     pub(crate) fn continue_division(&mut self, io: &mut Io<'_, Mail>, number: u64) {
         let Some(division) = self.jobs.division(number) else { return };
+        self.env.refresh();
+        let groups = self.controller.as_deref().map(|controller| &controller.groups);
+        let known = KnownOffsets { groups, catalogue: self.env.catalogue() };
         let caller = division.call().caller;
         if caller.shard == self.env.me() && self.conns.get_mut(caller.conn).is_none() {
             // What is left is dropped in parts too.
-            match division.next_part() {
+            match division.next_part(&known) {
                 Some(_) => self.pending_work.add(Task::Divided { number }),
                 None => drop(self.jobs.take_division(number)),
             }
             return;
         }
         let call = RequestContext { division: Some(number), ..division.call().clone() };
-        self.env.refresh();
-        match division.next_part() {
+        match division.next_part(&known) {
             Some(DividedRequest::AlterConfigs(part)) => alter_configs::handle(self, io, call, part),
             Some(DividedRequest::CreatePartitions(part)) => create_partitions::handle(self, io, call, part),
             Some(DividedRequest::CreateTopics(part)) => create_topics::handle(self, io, call, part),
@@ -223,6 +226,7 @@ impl Shard {
             }
             Some(DividedRequest::ListOffsets(part)) => list_offsets::handle(self, io, call, part),
             Some(DividedRequest::OffsetCommit(part)) => offset_commit::handle(self, io, call, part),
+            Some(DividedRequest::OffsetFetch(part)) => offset_fetch::answer(self, io, call, part),
             Some(DividedRequest::OffsetForLeaderEpoch(part)) => {
                 offset_for_leader_epoch::handle(self, io, call, part);
             }

@@ -10,6 +10,7 @@ use mainstem_kafka::api::delete_records::{DeleteRecordsPartition, DeleteRecordsT
 use mainstem_kafka::api::describe_producers::TopicRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use mainstem_kafka::api::offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use mainstem_kafka::api::offset_fetch::OffsetFetchRequestTopics;
 use mainstem_kafka::api::offset_for_leader_epoch::{OffsetForLeaderPartition, OffsetForLeaderTopic};
 use mainstem_kafka::api::txn_offset_commit::{TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic};
 
@@ -42,6 +43,7 @@ requested_topics! {
     DeleteRecordsTopic: partitions of DeleteRecordsPartition;
     ListOffsetsTopic: partitions of ListOffsetsPartition;
     OffsetCommitRequestTopic: partitions of OffsetCommitRequestPartition;
+    OffsetFetchRequestTopics: partition_indexes of i32;
     OffsetForLeaderTopic: partitions of OffsetForLeaderPartition;
     TopicRequest: partition_indexes of i32;
     TxnOffsetCommitRequestTopic: partitions of TxnOffsetCommitRequestPartition;
@@ -68,6 +70,11 @@ pub(crate) enum PartTopics {
 impl<T: RequestedTopic> TopicsLeft<T> {
     pub(crate) fn new(topics: Vec<T>) -> Self {
         Self { topics: topics.into_iter(), large: None }
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.topics.len() == 0 && self.large.is_none()
     }
 
     /// Takes the topics of the next part; `None` if nothing is left. A part has at most `items_max` topics and

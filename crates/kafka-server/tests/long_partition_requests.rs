@@ -3,6 +3,8 @@
 
 mod kit;
 
+use std::collections::BTreeMap;
+
 use kit::turns::ask_in_parts;
 use kit::{Broker, batch};
 use mainstem_kafka::Uuid;
@@ -15,6 +17,10 @@ use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest
 use mainstem_kafka::api::metadata::MetadataRequest;
 use mainstem_kafka::api::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use mainstem_kafka::api::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+    OffsetFetchResponse,
 };
 use mainstem_kafka::api::offset_for_leader_epoch::{
     OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
@@ -139,9 +145,8 @@ fn queries_to_partitions_are_answered_in_parts() {
     assert_eq!(check_both_ways!(world, [1, 2], request, partitions), existing());
 }
 
-#[test]
-fn offsets_are_committed_in_parts() {
-    let mut world = World::new();
+/// Commits an offset of each partition of a group, which must be divided. Returns how many exist.
+fn commit_all(world: &mut World, versions: &[i16]) -> usize {
     let partition = |partition_index| OffsetCommitRequestPartition {
         partition_index,
         committed_offset: i64::from(partition_index) + 10,
@@ -150,7 +155,116 @@ fn offsets_are_committed_in_parts() {
     let topic = |name, topic_id, partitions| OffsetCommitRequestTopic { name, topic_id, partitions };
     let topics = world.all(partition, topic);
     let request = OffsetCommitRequest { group_id: "group".into(), topics, ..Default::default() };
-    assert_eq!(check_both_ways!(world, [7, 9, 10], request, partitions), existing());
+    check_both_ways!(*world, versions.iter().copied(), request, partitions)
+}
+
+#[test]
+fn offsets_are_committed_in_parts() {
+    let mut world = World::new();
+    assert_eq!(commit_all(&mut world, &[7, 9, 10]), existing());
+}
+
+/// Topics of a group with their partitions; `None` for all offsets of the group.
+type Topics = Option<Vec<(String, Uuid, Vec<i32>)>>;
+/// The offset and error code of each partition.
+type PartitionOffsets = Vec<(i32, i64, i16)>;
+/// The same by name or identifier of the topic.
+type Offsets = BTreeMap<String, PartitionOffsets>;
+
+/// An OffsetFetch in this version; up to version 7 it has one group.
+fn offset_fetch(version: i16, groups: &[(&str, Topics)]) -> OffsetFetchRequest {
+    if version < 8 {
+        let [(group_id, topics)] = groups else { panic!("one group") };
+        let topic = |(name, _, partition_indexes): (String, Uuid, Vec<i32>)| OffsetFetchRequestTopic {
+            name,
+            partition_indexes,
+        };
+        let topics = topics.clone().map(|topics| topics.into_iter().map(topic).collect());
+        return OffsetFetchRequest { group_id: (*group_id).into(), topics, ..Default::default() };
+    }
+    let topic = |(name, topic_id, partition_indexes): (String, Uuid, Vec<i32>)| OffsetFetchRequestTopics {
+        name,
+        topic_id,
+        partition_indexes,
+    };
+    let group = |(group_id, topics): &(&str, Topics)| OffsetFetchRequestGroup {
+        group_id: (*group_id).into(),
+        topics: topics.clone().map(|topics| topics.into_iter().map(topic).collect()),
+        ..OffsetFetchRequestGroup::default()
+    };
+    OffsetFetchRequest { groups: groups.iter().map(group).collect(), ..Default::default() }
+}
+
+/// The groups of a response. Each topic must occur once in a group.
+fn offsets(version: i16, response: OffsetFetchResponse) -> Vec<Offsets> {
+    let collect = |topics: Vec<(String, PartitionOffsets)>| {
+        let count = topics.len();
+        let topics: Offsets = topics.into_iter().collect();
+        assert_eq!(topics.len(), count, "a topic occurs twice");
+        topics
+    };
+    if version < 8 {
+        assert_eq!(response.error_code, 0);
+        let topics = response.topics.into_iter().map(|topic| {
+            let partitions = topic.partitions.iter();
+            let partitions = partitions.map(|at| (at.partition_index, at.committed_offset, at.error_code));
+            (topic.name, partitions.collect())
+        });
+        return vec![collect(topics.collect())];
+    }
+    let groups = response.groups.into_iter().map(|group| {
+        assert_eq!(group.error_code, 0);
+        let topics = group.topics.into_iter().map(|topic| {
+            let partitions = topic.partitions.iter();
+            let partitions = partitions.map(|at| (at.partition_index, at.committed_offset, at.error_code));
+            (if version < 10 { topic.name } else { topic.topic_id.to_string() }, partitions.collect())
+        });
+        collect(topics.collect())
+    });
+    groups.collect()
+}
+
+#[test]
+fn offsets_are_fetched_in_parts() {
+    let mut world = World::new();
+    commit_all(&mut world, &[9]);
+    let all = world.all(|index| index, |name, id, partitions| (name, id, partitions));
+    let client = world.broker.connect(0);
+    for version in [1, 5, 7, 8, 9, 10] {
+        let mut expected = Offsets::new();
+        for (name, id, partitions) in &all {
+            for part in partitions.chunks(100) {
+                let topics = Some(vec![(name.clone(), *id, part.to_vec())]);
+                let small = offset_fetch(version, &[("group", topics)]);
+                let response = world.broker.ask(client, version, &small);
+                for (topic, offsets) in offsets(version, response).remove(0) {
+                    expected.entry(topic).or_default().extend(offsets);
+                }
+            }
+        }
+        let request = offset_fetch(version, &[("group", Some(all.clone()))]);
+        let response = ask_in_parts(&mut world.broker, version, &request);
+        let expected = vec![expected];
+        assert!(offsets(version, response) == expected, "version {version}");
+        if version == 1 {
+            continue;
+        }
+        let mut committed = expected[0].clone();
+        committed.retain(|_, offsets| {
+            offsets.retain(|(_, offset, _)| *offset >= 0);
+            !offsets.is_empty()
+        });
+        assert_eq!(committed.values().map(Vec::len).sum::<usize>(), existing());
+        let response = ask_in_parts(&mut world.broker, version, &offset_fetch(version, &[("group", None)]));
+        assert!(offsets(version, response) == vec![committed.clone()], "all offsets in version {version}");
+        if version >= 8 {
+            let few = Some(all[..3].to_vec());
+            let groups = [("group", few.clone()), ("none", None), ("group", None), ("group", few)];
+            let response = ask_in_parts(&mut world.broker, version, &offset_fetch(version, &groups));
+            let lens: Vec<usize> = offsets(version, response).iter().map(Offsets::len).collect();
+            assert_eq!(lens, [3, 0, committed.len(), 3]);
+        }
+    }
 }
 
 #[test]

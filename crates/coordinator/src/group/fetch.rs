@@ -20,6 +20,16 @@ impl Groups {
         self.effects.reply_when_durable(caller, Response::Fetch(groups));
     }
 
+    /// The partitions with a committed offset, by topic, if a group has more than `count` of them.
+    pub fn committed_beyond(&self, group_id: &str, count: usize) -> Option<Vec<(Arc<str>, Vec<i32>)>> {
+        let offsets = self.by_id.get(group_id)?.offsets();
+        let committed: usize = offsets.all_committed().map(|(_, partitions)| partitions.len()).sum();
+        let all = offsets.all_committed();
+        let by_topic =
+            all.map(|(topic, partitions)| (Arc::clone(topic), partitions.keys().copied().collect()));
+        (committed > count).then(|| by_topic.collect())
+    }
+
     /// An unknown group has no offsets.
     fn offsets_of(&self, requested: &GroupOffsetFetch<'_>, require_stable: bool) -> FetchedGroup {
         let none = Offsets::default();

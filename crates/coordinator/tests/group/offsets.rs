@@ -100,6 +100,10 @@ fn fetches_all_offsets_of_several_groups() {
     let offsets: Vec<i64> =
         topics[0].partitions.iter().map(|p| p.outcome.as_ref().unwrap().as_ref().unwrap().offset).collect();
     assert_eq!(offsets, [10, 11]);
+    let listed = harness.groups.committed_beyond(GROUP, 1);
+    assert_eq!(listed, Some(vec![(TOPIC.into(), vec![0, 1])]));
+    assert_eq!(harness.groups.committed_beyond(GROUP, 2), None);
+    assert_eq!(harness.groups.committed_beyond("other", 0), None);
 }
 
 #[test]

@@ -16,14 +16,11 @@ use mainstem_runtime::Io;
 use mainstem_security::Action;
 
 use crate::catalogue::Catalogue;
+use crate::division::Division;
+use crate::offset_fetch_division::{BATCHED, KnownOffsets, OffsetFetchPart, OffsetFetchRest, TOPIC_IDS};
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
-
-/// First version with several groups in one request.
-const BATCHED: i16 = 8;
-/// First version that names topics by identifier (KIP-848).
-const TOPIC_IDS: i16 = 10;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -32,7 +29,23 @@ pub(crate) fn handle(
     request: OffsetFetchRequest,
 ) {
     let require_stable = request.require_stable;
-    let mut requested = if call.version >= BATCHED { request.groups } else { vec![only_group(request)] };
+    let groups = if call.version >= BATCHED { request.groups } else { vec![only_group(request)] };
+    let known = KnownOffsets {
+        groups: shard.controller.as_deref().map(|controller| &controller.groups),
+        catalogue: shard.env.catalogue(),
+    };
+    match OffsetFetchRest::of(OffsetFetchPart { groups, require_stable }, &call, &known) {
+        Ok(rest) => {
+            let division = Division::of_offset_fetch(&call, rest, &shard.env.response_meter());
+            shard.pending_work.add_division(io, &mut shard.jobs, division);
+        }
+        Err(request) => answer(shard, io, call, request),
+    }
+}
+
+/// Answers a request that is short, or a part of another one.
+pub(crate) fn answer(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, part: OffsetFetchPart) {
+    let OffsetFetchPart { groups: mut requested, require_stable } = part;
     if call.version >= TOPIC_IDS {
         name_topics(&mut requested, shard.env.catalogue());
     }

@@ -7,7 +7,7 @@ from pages import matches, run_page, with_free_ports
 
 
 def test_secure_in_ten_minutes(tmp_path):
-    run_page("secure-in-ten-minutes.md", tmp_path, with_free_ports("1883", "9092", "8080", "8883", "9093", "8443"))
+    run_page("secure-in-ten-minutes.md", tmp_path, with_free_ports("9092", "8883", "9093", "8443"))
 
 
 def test_rules(tmp_path):

@@ -100,8 +100,6 @@ pub(crate) struct Connected {
 pub(crate) struct Connections {
     conns: Vec<Conn>,
     turn: u64,
-    /// What the current publish matched, if most of its receivers are behind.
-    pressure: Option<(Level, Arc<Matched>)>,
     /// Mail to another shard has nowhere to go, or more waits for the disk than may be added to.
     is_congested: bool,
     /// The shard ends: no CONNECT is accepted.
@@ -320,18 +318,8 @@ impl Connections {
         self.turn == 1
     }
 
-    /// Most receivers of the current publish are behind.
-    pub(crate) fn set_pressure(&mut self, level: Level, matched: &Arc<Matched>) {
-        self.pressure = Some((level, Arc::clone(matched)));
-    }
-
-    pub(crate) fn begin_publish(&mut self) {
-        self.pressure = None;
-    }
-
-    /// A PUBLISH of this connection has been handled.
-    pub(crate) fn end_publish(&mut self, conn: ConnId, now_ms: u64) {
-        let pressure = self.pressure.take();
+    /// A PUBLISH of this connection has been handled; most of its receivers may be behind.
+    pub(crate) fn end_publish(&mut self, conn: ConnId, now_ms: u64, pressure: Option<(Level, Arc<Matched>)>) {
         let known = self.at(conn);
         known.publishes = true;
         if let Some((level, matched)) = pressure {

@@ -26,7 +26,7 @@
 //! |---|---|
 //! | `shard/` | [`Shard`], which owns the machines below, and the handlers of connections, turns, timers and messages |
 //! | `session_host/` | all sessions of a shard: their subscriptions, deliveries, acknowledgements and appends |
-//! | `publication.rs` | what accompanies a message while it is published |
+//! | `publisher.rs`, `publication.rs` | publishing; what accompanies a message while it is published |
 //! | `handled.rs` | how a connection continues after a packet, or why it ends |
 //! | `access.rs` | log-ins, and what a session may do |
 //! | `authentication.rs` | the exchange of an enhanced authentication |
@@ -72,6 +72,7 @@ mod pending_acks;
 mod persistence;
 mod pressure;
 mod publication;
+mod publisher;
 mod qos2_recovery;
 mod queue_consumers;
 mod reassigned;
@@ -93,5 +94,5 @@ pub use broker_state::{Mail, Shared};
 pub use config::{Durability, MqttConfig, QueueOverflow, QuotaPolicy, Redirect};
 pub use counters::Counters;
 pub use queue_consumers::{QueueDelivery, QueueGroup, QueueRequest, queue_of};
-pub use shard::Shard;
-pub use shard::restore::{Restored, settle_origins};
+pub use session_host::Restored;
+pub use shard::{Shard, settle_origins};

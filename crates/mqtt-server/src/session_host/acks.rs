@@ -8,18 +8,26 @@
 //! An acknowledgement to a client leaves at once if it waits for nothing and no earlier one of the session is pending;
 //! otherwise it is pending, and `shard/durability.rs` continues it.
 
+use std::sync::Arc;
+
 use mainstem_mqtt::session::Acked;
 use mainstem_mqtt::{Ack, Packet, PacketType, ReasonCode, SubAck, UserProperties, Version};
 use mainstem_runtime::Io;
 
 use super::SessionHost;
 use crate::broker_state::Mail;
-use crate::pending_acks::{AckCondition, AckKind, AckToken, PendingAck};
-use crate::publication::{PUBCOMP, PUBREL};
+use crate::pending_acks::{AckCondition, AckKind, AckToken, Failure, PendingAck};
+use crate::publication::{PUBACK, PUBCOMP, PUBREC, PUBREL};
 use crate::queue_consumers::FIRST_LEASE_ID;
 use crate::session::delivery::put_ack;
 use crate::session::offer::Delivery;
 use crate::session::window::{release_delivery, settle_in_journal};
+
+/// Why a client is disconnected that was promised what cannot be kept.
+pub(crate) struct BrokenPromise {
+    pub(crate) reason: ReasonCode,
+    pub(crate) why: &'static str,
+}
 
 impl SessionHost {
     /// Handles an acknowledgement of this type.
@@ -125,7 +133,7 @@ impl SessionHost {
     }
 
     /// Sends an acknowledgement. Reason codes other than success exist only in MQTT 5.
-    pub(crate) fn send_ack_packet(
+    fn send_ack_packet(
         &mut self,
         io: &mut Io<'_, Mail>,
         slot: u32,
@@ -209,7 +217,7 @@ impl SessionHost {
         }
     }
 
-    pub(crate) fn send_ack(&mut self, io: &mut Io<'_, Mail>, slot: u32, kind: &AckKind, completes: bool) {
+    fn send_ack(&mut self, io: &mut Io<'_, Mail>, slot: u32, kind: &AckKind, completes: bool) {
         match *kind {
             AckKind::Ack { first, packet_id, reason } => {
                 if completes {
@@ -249,6 +257,78 @@ impl SessionHost {
     /// A number for an ack of a session, for which other shards send receipts.
     pub(crate) fn next_ack_token(&mut self, slot: u32) -> AckToken {
         AckToken { session: self.sessions.key(slot), number: self.persistence.next_ack() }
+    }
+
+    /// Sends the pending acks of a session whose conditions are met. Returns why its client has to be disconnected, if
+    /// one cannot be sent: the others follow by another call, if the session is still there.
+    pub(crate) fn send_pending_acks(&mut self, io: &mut Io<'_, Mail>, slot: u32) -> Option<BrokenPromise> {
+        loop {
+            let durable = self.persistence.durable_commit();
+            let session = self.sessions.at(slot);
+            let ack = session.ext_mut().and_then(|ext| ext.acks.pop(durable))?;
+            match ack.failure {
+                None => self.send_ack(io, slot, &ack.kind, ack.completes),
+                Some(failure) => {
+                    if let Some(broken) = self.send_ack_failure(io, slot, ack, failure) {
+                        return Some(broken);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What an ack would promise is not durable, or was rejected. Returns why the client has to be disconnected, if it
+    /// cannot be told otherwise.
+    fn send_ack_failure(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        ack: PendingAck,
+        failure: Failure,
+    ) -> Option<BrokenPromise> {
+        let session = self.sessions.at(slot);
+        let (reason, why) = match failure {
+            Failure::NotDurable => (ReasonCode::QuotaExceeded, "what it asked for cannot be kept on disk"),
+            Failure::Refused(reason) => (reason, "a queue or a topic refuses what it published"),
+        };
+        match &ack.kind {
+            // A PUBREC with an error would end an exchange that the disk may have; a durable session is disconnected
+            // instead, and continues with it.
+            AckKind::Ack { first, packet_id, .. }
+                if session.version() == Version::V5
+                    && (*first == PUBACK || (*first == PUBREC && !session.is_durable())) =>
+            {
+                session.release(*packet_id);
+                self.send_ack_packet(io, slot, *first, *packet_id, reason);
+            }
+            AckKind::Ack { first, .. }
+                if session.version() == Version::V5
+                    && *first == PUBREC
+                    && matches!(failure, Failure::Refused(_)) =>
+            {
+                self.reject_exchange(slot, ack, reason);
+            }
+            AckKind::WillSent if matches!(failure, Failure::Refused(_)) => {
+                self.send_ack(io, slot, &ack.kind, false);
+            }
+            // They stay with this session as well, and may be delivered twice.
+            AckKind::Settled { sequence } => self.mark_reassigned_unconfirmed(slot, *sequence),
+            AckKind::WillSent => self.mark_unconfirmed(slot),
+            _ if !session.is_connected() => {}
+            _ => {
+                let client_id = Arc::clone(session.client_id());
+                if let AckKind::Ack { packet_id, .. } = ack.kind
+                    && !session.is_durable()
+                {
+                    // No journal has it, so that it counts as new when it comes again.
+                    session.release(packet_id);
+                }
+                self.interrupt_publish(slot, &ack.kind);
+                log::warn!("client {client_id:?} is disconnected: {why}");
+                return Some(BrokenPromise { reason, why });
+            }
+        }
+        None
     }
 }
 

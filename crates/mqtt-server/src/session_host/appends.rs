@@ -155,7 +155,7 @@ impl SessionHost {
     }
 
     /// Gives a new session a journal, if there are any.
-    pub(crate) fn make_durable(&mut self, slot: u32) {
+    pub(super) fn make_durable(&mut self, slot: u32) {
         if let Some(journal) = self.persistence.journals_mut().first_mut() {
             self.sessions.at(slot).make_durable(0, journal.number_session());
             self.shared.note_persistent(self.me);

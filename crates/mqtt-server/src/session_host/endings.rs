@@ -14,7 +14,6 @@ use mainstem_runtime::Io;
 
 use super::SessionHost;
 use crate::broker_state::Mail;
-use crate::commits::CompletedCommit;
 use crate::ending::Ending;
 use crate::journal::entry::Entry;
 use crate::journal::stored::StoredSession;
@@ -95,20 +94,6 @@ impl SessionHost {
             self.append_session_ends();
         }
         is_known
-    }
-
-    /// The next commit that is over, and counts for ended sessions.
-    pub(crate) fn next_completed(&mut self) -> Option<CompletedCommit> {
-        let completed = self.persistence.next_completed()?;
-        self.endings.on_commit(completed);
-        Some(completed)
-    }
-
-    /// Closes sessions whose end is on disk, and records ends that may be recorded now. Returns whether there are some.
-    pub(crate) fn settle_endings(&mut self) -> bool {
-        self.endings.close_durable(self.persistence.durable_commit());
-        self.note_failures();
-        !self.endings.is_empty() && self.append_session_ends()
     }
 
     /// Records the end of sessions whose messages are durable elsewhere. True if there were any.

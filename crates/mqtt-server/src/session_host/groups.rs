@@ -37,7 +37,7 @@ impl SessionHost {
 
     /// Gives a message of a shared subscription that `from` does not keep to another member, unless it has expired
     /// [MQTT-3.3.2-5]. Returns how many other shards will report that they have it.
-    pub(crate) fn send_to_group_again(
+    pub(super) fn send_to_group_again(
         &mut self,
         io: &mut Io<'_, Mail>,
         slot: u32,

@@ -7,45 +7,55 @@
 
 mod acks;
 mod appends;
+mod commits;
+mod connection;
 mod endings;
 mod groups;
 mod publishes;
 mod qos2;
 mod queues;
 mod replay;
+mod restore;
 mod rights;
 mod snapshots;
 mod subscriptions;
 mod unconfirmed;
 
+pub(crate) use acks::BrokenPromise;
+pub(crate) use connection::Disconnected;
 pub(crate) use publishes::{BYTES_PER_UNIT, Routed};
+pub use restore::Restored;
+pub(crate) use restore::settle_origins;
 
 use std::sync::Arc;
 
+use mainstem_log::Stores;
 use mainstem_mqtt::Packet;
-use mainstem_runtime::Io;
+use mainstem_runtime::{Io, MemoryPressure};
 
 use crate::access::RightsRenewal;
 use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
+use crate::counters::Counters;
 use crate::ending::EndingSessions;
+use crate::message::SessionKey;
 use crate::persistence::Persistence;
 use crate::queue_consumers::QueueConsumers;
 use crate::reassigned::UnconfirmedSessions;
 use crate::retained_replay::SendSchedule;
 use crate::router::Router;
-use crate::session::Sessions;
 use crate::session::account::subscription_cost;
 use crate::session::delivery::Deliveries;
+use crate::session::{Session, Sessions};
 
 /// The sessions of one shard, with all that is kept for them.
 pub(crate) struct SessionHost {
     me: u16,
     shared: Arc<Shared>,
-    pub(crate) sessions: Sessions,
-    pub(crate) deliveries: Deliveries,
+    sessions: Sessions,
+    deliveries: Deliveries,
     router: Router,
-    pub(crate) persistence: Persistence,
+    persistence: Persistence,
     endings: EndingSessions,
     queues: QueueConsumers,
     continuing: SendSchedule,
@@ -73,6 +83,50 @@ impl SessionHost {
 
     fn config(&self) -> &MqttConfig {
         &self.shared.config
+    }
+
+    /// The session in a slot that is known to be taken.
+    #[inline]
+    pub(crate) fn session(&mut self, slot: u32) -> &mut Session {
+        self.sessions.at(slot)
+    }
+
+    /// The session of a key, if it has not ended.
+    #[inline]
+    pub(crate) fn find_session(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.sessions.get(key)
+    }
+
+    /// The slots of sessions from this one on, in order.
+    pub(crate) fn slots_from(&self, slot: u32) -> Vec<u32> {
+        self.sessions.slots_from(slot as usize).collect()
+    }
+
+    #[inline]
+    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
+        self.deliveries.counters_mut()
+    }
+
+    /// The journals, the retained log and their commits, to read.
+    #[inline]
+    pub(crate) fn persistence(&self) -> &Persistence {
+        &self.persistence
+    }
+
+    /// The stores, to lend them and to take them back.
+    pub(crate) fn stores_mut(&mut self) -> &mut Stores {
+        self.persistence.stores_mut()
+    }
+
+    /// Begins a turn with this shortage of memory.
+    pub(crate) fn begin_turn(&mut self, pressure: MemoryPressure) {
+        self.deliveries.set_pressure(pressure);
+    }
+
+    /// Ends a turn. Returns the number of messages that wait for sessions with a connection.
+    pub(crate) fn end_turn(&mut self) -> u64 {
+        self.deliveries.end_of_message();
+        self.deliveries.backlog()
     }
 
     /// Sends a packet to the client of a session, if it is connected and takes packets of that size.

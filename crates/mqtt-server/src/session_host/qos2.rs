@@ -120,7 +120,7 @@ impl SessionHost {
     }
 
     /// The PUBREC of a publish is not sent; some journals may have the publish.
-    pub(crate) fn interrupt_publish(&mut self, slot: u32, kind: &AckKind) {
+    pub(super) fn interrupt_publish(&mut self, slot: u32, kind: &AckKind) {
         let AckKind::Ack { packet_id, .. } = *kind else { return };
         let Some(ext) = self.sessions.at(slot).ext_mut() else { return };
         if let Some(publish) = ext.qos2.take_in_flight(packet_id) {
@@ -146,7 +146,7 @@ impl SessionHost {
     }
 
     /// A sink has rejected a QoS 2 publish of a durable session: the exchange ends when its journal has the release.
-    pub(crate) fn reject_exchange(&mut self, slot: u32, mut ack: PendingAck, rejected: ReasonCode) {
+    pub(super) fn reject_exchange(&mut self, slot: u32, mut ack: PendingAck, rejected: ReasonCode) {
         let AckKind::Ack { packet_id, reason, .. } = &mut ack.kind else { return };
         *reason = rejected;
         let packet_id = *packet_id;
@@ -161,7 +161,7 @@ impl SessionHost {
 
     /// Handles journals that have lost entries. QoS 2 publishes that sessions have from those entries only are taken
     /// back: they were not acknowledged, so their clients send them again. Everything else stays, in memory.
-    pub(crate) fn take_back_lost(&mut self) {
+    pub(super) fn take_back_lost(&mut self) {
         for index in 0..self.persistence.journals().len() {
             let Some(lost) = self.persistence.journals_mut()[index].take_lost() else { continue };
             // Without a number it is the commit of the turn that has just ended.

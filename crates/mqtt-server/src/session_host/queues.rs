@@ -13,6 +13,7 @@ use mainstem_runtime::Io;
 use super::SessionHost;
 use crate::broker_state::Mail;
 use crate::message::SessionKey;
+use crate::pending_acks::AckCondition;
 use crate::queue_consumers::{
     Capacity, Encoded, QueueGroup, QueueRequest, QueueSubscription, RETRY_REFUSED_MS, SessionConsumers,
     disposition,
@@ -112,7 +113,7 @@ impl SessionHost {
     }
 
     /// Restores a queue subscription. `None` if the session has too many subscriptions.
-    pub(crate) fn restore_queue_subscription(
+    pub(super) fn restore_queue_subscription(
         &mut self,
         slot: u32,
         filter: &str,
@@ -147,7 +148,7 @@ impl SessionHost {
     }
 
     /// Stops the consumers of a session that has lost its connection, and releases what they have.
-    pub(crate) fn stop_consumers(&mut self, slot: u32) {
+    pub(super) fn stop_consumers(&mut self, slot: u32) {
         if let Some(consumers) = self.sessions.at(slot).consumers_mut() {
             self.queues.stop(consumers);
         }
@@ -251,5 +252,25 @@ impl SessionHost {
     pub(crate) fn retry_consumers_later(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) {
         self.queues.retry_later(key);
         io.set_timer(io.clock.now_ms + RETRY_REFUSED_MS, Timer::Queues.token());
+    }
+
+    /// Grants or refuses the filters of SUBACKs that waited for a queue. They are sent with the pending acks.
+    pub(crate) fn release_subacks(
+        &mut self,
+        slot: u32,
+        subacks: Vec<(u64, usize)>,
+        refused: Option<(ReasonCode, AckCondition)>,
+    ) {
+        let key = self.sessions.key(slot);
+        let ext = self.sessions.at(slot).ext();
+        for (number, index) in subacks {
+            if let Some((reason, wait)) = refused {
+                ext.acks.refuse(number, index, reason, wait.commit);
+            }
+            ext.acks.on_receipt(number, None);
+        }
+        if let Some((_, wait)) = refused.filter(|(_, wait)| wait.commit > 0) {
+            self.persistence.commits_mut().wake_with(wait.commit, key);
+        }
     }
 }

@@ -17,7 +17,7 @@ const RUN_UNITS: u32 = 1;
 
 impl SessionHost {
     /// Continues the snapshots that are due.
-    pub(crate) fn continue_snapshots(&mut self, io: &mut Io<'_, Mail>) {
+    pub(super) fn continue_snapshots(&mut self, io: &mut Io<'_, Mail>) {
         let healing = self.persistence.open_journals().filter(OpenJournal::could_heal);
         if healing.map(|mut journal| journal.give_up_turn()).count() > 0 {
             self.take_back_lost();

@@ -203,7 +203,7 @@ impl SessionHost {
     }
 
     /// Adds or replaces a subscription. True if it is new; `None` if the session has too many.
-    pub(crate) fn add_subscriber(
+    pub(super) fn add_subscriber(
         &mut self,
         slot: u32,
         filter: &str,
@@ -227,7 +227,7 @@ impl SessionHost {
 
     /// Adds a session to a shared subscription, or replaces its membership. True if it is new; `None` if the session
     /// has too many subscriptions.
-    pub(crate) fn join_group(
+    pub(super) fn join_group(
         &mut self,
         slot: u32,
         filter: &str,

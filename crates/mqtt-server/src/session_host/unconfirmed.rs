@@ -17,13 +17,13 @@ impl SessionHost {
     }
 
     /// The new receiver of a delivery has it in memory only, until the disk recovers.
-    pub(crate) fn mark_reassigned_unconfirmed(&mut self, slot: u32, sequence: u64) {
+    pub(super) fn mark_reassigned_unconfirmed(&mut self, slot: u32, sequence: u64) {
         self.sessions.at(slot).ext().reassigned.fail(sequence);
         self.mark_unconfirmed(slot);
     }
 
     /// Deliveries or the will of a session could not be made durable elsewhere, and will be when the disk recovers.
-    pub(crate) fn mark_unconfirmed(&mut self, slot: u32) {
+    pub(super) fn mark_unconfirmed(&mut self, slot: u32) {
         let key = self.sessions.key(slot);
         self.unconfirmed.add(key);
     }

@@ -88,7 +88,7 @@ impl Shard {
 
     /// When what proves who the client of a session is ends, Unix time in ms.
     fn proof_ends_ms(&mut self, slot: u32) -> Option<u64> {
-        self.host.sessions.at(slot).access().and_then(|access| access.identity().expires_ms())
+        self.host.session(slot).access().and_then(|access| access.identity().expires_ms())
     }
 
     /// Arms the timer that ends a connection with what proves who its client is.
@@ -106,7 +106,7 @@ impl Shard {
         if io.clock.unix_ms < ends_ms {
             return self.arm_proof(io, conn, slot);
         }
-        let client_id = self.host.sessions.at(slot).client_id();
+        let client_id = self.host.session(slot).client_id();
         log::info!("client {client_id:?} is disconnected: its token has expired");
         self.disconnect(io, slot, ReasonCode::MaximumConnectTime, Some("the token has expired"));
     }
@@ -129,8 +129,7 @@ impl Shard {
 
     /// Renews the rights of sessions from a slot on, as far as the turn allows.
     fn renew_sessions(&mut self, io: &mut Io<'_, Mail>, from: u32) {
-        let slots: Vec<u32> = self.host.sessions.slots_from(from as usize).collect();
-        for slot in slots {
+        for slot in self.host.slots_from(from) {
             if io.is_exhausted() {
                 self.host.continue_renewal_at(slot);
                 io.request_turn();
@@ -144,7 +143,7 @@ impl Shard {
     fn renew_session(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let shared = Arc::clone(&self.shared);
         let Some(state) = shared.security.state() else { return };
-        let session = self.host.sessions.at(slot);
+        let session = self.host.session(slot);
         let (conn, is_connected) = (session.conn(), session.is_connected());
         let client_id = Arc::clone(session.client_id());
         let renewed = if let Some(access) = session.access() {
@@ -159,7 +158,7 @@ impl Shard {
         let is_known = state.admits(&identity.principal, identity.proof.as_deref());
         let may_connect = access.may_connect();
         let user = access.principal().user().map(ToString::to_string);
-        self.host.sessions.at(slot).set_access(Some(access));
+        self.host.session(slot).set_access(Some(access));
         if !is_connected {
             return self.narrow(io, slot);
         }
@@ -182,7 +181,7 @@ impl Shard {
     /// not allowed, and its memberships in groups that it may not read as a whole: a group must not give a message to
     /// a member that does not get it.
     pub(super) fn narrow(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
-        let session = self.host.sessions.at(slot);
+        let session = self.host.session(slot);
         io.charge(session.subscription_count() as u32 * SUBSCRIPTION_UNITS);
         let Some(access) = session.access() else { return };
         let allows = |filter: &str| access.subscribe(filter) == SubscribeDecision::Allowed;

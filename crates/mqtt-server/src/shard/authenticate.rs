@@ -153,7 +153,7 @@ impl Shard {
         let (reason, data) = match progress {
             Ok(Progress::Challenge(data)) => (ReasonCode::ContinueAuthentication, data),
             Ok(Progress::Proven(identity, data)) => {
-                let session = self.host.sessions.at(slot);
+                let session = self.host.session(slot);
                 if session.access().is_none_or(|access| access.principal() != &identity.principal) {
                     let what = "another user re-authenticates";
                     return Err(ProtocolError::new(ReasonCode::NotAuthorized, what));
@@ -171,7 +171,7 @@ impl Shard {
                 return Err(ProtocolError::new(ReasonCode::NotAuthorized, "re-authentication has failed"));
             }
         };
-        let room = self.host.sessions.at(slot).packet_max();
+        let room = self.host.session(slot).packet_max();
         self.send_auth(io, conn, reason, &data, room);
         Ok(Next::Packet)
     }
@@ -255,7 +255,7 @@ impl Shard {
         }
         let Some(output) = io.output(conn) else { return true };
         match packet.encode(Version::V5, output.buffer()) {
-            Ok(()) => self.host.deliveries.counters_mut().messages_sent += 1,
+            Ok(()) => self.host.counters_mut().messages_sent += 1,
             Err(error) => log::error!("an AUTH cannot be encoded: {error}"),
         }
         true

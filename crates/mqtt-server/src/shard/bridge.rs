@@ -1,60 +1,27 @@
 //! Messages that other protocols take, and messages that they publish.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use mainstem_runtime::Io;
 use mainstem_topic::check_name;
 
 use super::Shard;
-use crate::bridge::{BridgePublish, Sink, SinkMessage, SinkOutcome, SinkTicket};
+use crate::bridge::{BridgePublish, SinkMessage, SinkOutcome, SinkTicket};
 use crate::broker_state::Mail;
-use crate::message::{Content, Message, SessionKey};
+use crate::message::{Content, SessionKey};
 use crate::pending_acks::{AckCondition, AckToken, RemoteCommitResult};
 use crate::publication::PublishContext;
 use crate::queue_consumers::{is_of_queue, queue_of};
-use crate::routes::Matched;
 
 impl Shard {
-    /// Gives a message to the sinks it matches. Returns how many receipts the publisher has to wait for.
-    pub(super) fn send_to_sinks(
-        &mut self,
-        message: &Arc<Message>,
-        matched: &Matched,
-        token: Option<AckToken>,
-    ) -> u32 {
-        if matched.sinks.is_empty() {
-            return 0;
-        }
-        let client_id = self.publisher_of(message);
-        for sink in &matched.sinks {
-            self.bridge.push(Sink::Filter(*sink), Arc::clone(message), client_id.clone(), token);
-        }
-        if token.is_some() { matched.sinks.len() as u32 } else { 0 }
-    }
-
-    /// Gives a message to the queue that its topic names, and to nobody else. Returns how many receipts the publisher
-    /// has to wait for.
-    pub(super) fn send_to_queue(&mut self, message: Arc<Message>, token: Option<AckToken>) -> u32 {
-        let client_id = self.publisher_of(&message);
-        self.bridge.push(Sink::Queue, message, client_id, token);
-        u32::from(token.is_some())
-    }
-
-    /// Client identifier of the publisher of a message, if it has a session on this shard.
-    fn publisher_of(&mut self, message: &Message) -> Option<Arc<str>> {
-        let publisher = message.publisher.filter(|publisher| publisher.shard == self.me)?;
-        Some(Arc::clone(self.host.sessions.get(publisher)?.client_id()))
-    }
-
     /// Whether there are messages for sinks.
     pub fn has_sink_messages(&self) -> bool {
-        self.bridge.has_messages()
+        self.publisher.bridge().has_messages()
     }
 
     /// Takes the messages for sinks that have come since the last call.
     pub fn take_sink_messages(&mut self) -> Vec<SinkMessage> {
-        self.bridge.take_messages()
+        self.publisher.bridge_mut().take_messages()
     }
 
     /// Reports what became of a message for a sink.
@@ -70,7 +37,7 @@ impl Shard {
         };
         let is_durable = outcome == SinkOutcome::Durable;
         if refused.is_some() || (ticket.is_none() && !is_durable) {
-            self.host.deliveries.counters_mut().publish_dropped += 1;
+            self.host.counters_mut().publish_dropped += 1;
         }
         if let Some(ticket) = ticket {
             let failing_journals = BTreeSet::new();
@@ -81,7 +48,7 @@ impl Shard {
 
     /// Lets publishers wait while sinks cannot take as much as comes.
     pub fn hold_for_sinks(&mut self, is_behind: bool) {
-        self.bridge.set_behind(is_behind);
+        self.publisher.bridge_mut().set_behind(is_behind);
     }
 
     /// Publishes a message of another protocol. False if the topic name is invalid or reserved for the broker, or the
@@ -103,32 +70,32 @@ impl Shard {
             payload: publish.payload,
             properties: publish.properties,
         };
-        self.publish(io, &content, &PublishContext::default());
+        self.publisher.publish(io, &mut self.host, &content, &PublishContext::default());
         true
     }
 
     /// Whether messages of other protocols should wait: this shard has done its share of the turn, or something is
     /// behind.
     pub fn is_bridge_blocked(&self, io: &mut Io<'_, Mail>) -> bool {
-        io.is_exhausted() || io.congested() || self.host.persistence.is_behind() || self.shared.is_failing()
+        io.is_exhausted() || io.congested() || self.host.persistence().is_behind() || self.shared.is_failing()
     }
 
     /// Sets a fence: [`Shard::take_fenced`] returns its token when everything published up to now is durable.
     pub fn fence_bridge(&mut self, io: &mut Io<'_, Mail>, token: u64) {
-        let number = self.host.persistence.next_ack();
+        let number = self.host.next_receipt_number();
         let session = SessionKey { shard: self.me, slot: u32::MAX, generation: 0 };
-        let condition = if self.host.persistence.is_enabled() {
+        let condition = if self.host.persistence().is_enabled() {
             self.host.fence(io, AckToken { session, number })
         } else {
             AckCondition::default()
         };
-        self.bridge.add_fence(number, token, condition);
+        self.publisher.bridge_mut().add_fence(number, token, condition);
     }
 
     /// Takes the tokens of fences that are over, and whether everything before each is durable.
     pub fn take_fenced(&mut self) -> Vec<(u64, bool)> {
         let is_failing = self.shared.is_failing();
-        let fences = self.bridge.take_fences(self.host.persistence.durable_commit());
+        let fences = self.publisher.bridge_mut().take_fences(self.host.persistence().durable_commit());
         fences.map(|(token, is_durable)| (token, is_durable && !is_failing)).collect()
     }
 }

@@ -148,7 +148,7 @@ impl Shard {
                 return Err(ProtocolError::new(reason, "there is no room for another session"));
             }
         };
-        self.host.sessions.at(place.slot).set_access(access);
+        self.host.session(place.slot).set_access(access);
         self.narrow(io, place.slot);
         self.arm_proof(io, conn, place.slot);
         self.send_connack(io, conn, connect, &place);
@@ -207,7 +207,7 @@ impl Shard {
         }
         let Some(output) = io.output(conn) else { return };
         match packet.encode(version, output.buffer()) {
-            Ok(()) => self.host.deliveries.counters_mut().messages_sent += 1,
+            Ok(()) => self.host.counters_mut().messages_sent += 1,
             Err(error) => log::error!("a CONNACK cannot be encoded: {error}"),
         }
     }
@@ -230,7 +230,7 @@ impl Shard {
             Version::V5 => connect.session_expiry.unwrap_or(0) > 0,
             _ => !connect.clean_start,
         };
-        if (is_persistent || has_waited) && self.host.persistence.is_enabled() && self.shared.is_failing() {
+        if (is_persistent || has_waited) && self.host.persistence().is_enabled() && self.shared.is_failing() {
             return Err(ReasonCode::ServerUnavailable);
         }
         let method = connect.authentication_method;
@@ -299,16 +299,15 @@ impl Shard {
             // On this shard, what the former session has published leaves before anything that this one publishes.
             self.shared.registry.release(client_id, closed);
         }
-        let key = self.host.sessions.insert(Arc::clone(client_id), conn);
-        if let Err(other) = self.shared.registry.claim(client_id, key) {
-            // Another shard was faster.
-            self.host.sessions.remove(key.slot);
-            self.shared.close_session();
-            self.hand_over(io, conn, other);
-            return Ok(Attached::OnOtherShard);
+        match self.host.add_session(client_id, conn) {
+            Ok(key) => Ok(Attached::Here(SessionPlace { slot: key.slot, is_present: false })),
+            Err(other) => {
+                // Another shard was faster.
+                self.shared.close_session();
+                self.hand_over(io, conn, other);
+                Ok(Attached::OnOtherShard)
+            }
         }
-        self.host.deliveries.counters_mut().sessions += 1;
-        Ok(Attached::Here(SessionPlace { slot: key.slot, is_present: false }))
     }
 
     /// Whether the will of a CONNECT is within the limit of its session. Refusals are logged, at intervals. A session
@@ -323,7 +322,7 @@ impl Shard {
         let Some(will) = &connect.will else { return true };
         let bytes_max = self.config().max_session_bytes;
         let session = known.filter(|key| key.shard == self.me && !connect.clean_start);
-        let session = session.and_then(|key| self.host.sessions.get(key));
+        let session = session.and_then(|key| self.host.find_session(key));
         // The will of the session is replaced.
         let kept = session.map_or(new_session_cost(client_id), |session| {
             session.memory() - session.ext_ref().map_or(0, |ext| ext.will.bytes())
@@ -350,7 +349,7 @@ impl Shard {
             self.hand_over(io, conn, known);
             return Ok(Some(Attached::OnOtherShard));
         }
-        if self.host.sessions.get(known).is_some_and(|session| session.is_connected()) {
+        if self.host.find_session(known).is_some_and(|session| session.is_connected()) {
             self.disconnect(io, known.slot, ReasonCode::SessionTakenOver, None);
         }
         // The loss of its connection may have ended it.
@@ -358,19 +357,19 @@ impl Shard {
             self.connections.await_end(conn, Some(ending));
             return Ok(Some(Attached::NotYet));
         }
-        if self.host.sessions.get(known).is_none() {
+        if self.host.find_session(known).is_none() {
             return Ok(None);
         }
         if !clean_start {
             // A will may be due whose timer has not fired: coming back cancels only a will that is not due.
-            self.check_will(io, known);
+            self.publisher.check_will(io, &mut self.host, known);
             return match (self.host.has_leaving_will(known), self.shared.is_failing()) {
                 (false, _) => Ok(Some(Attached::Here(SessionPlace { slot: known.slot, is_present: true }))),
                 (true, false) => Ok(Some(Attached::NotYet)),
                 (true, true) => Err(ReasonCode::ServerUnavailable),
             };
         }
-        let session = self.host.sessions.at(known.slot);
+        let session = self.host.session(known.slot);
         let (journal, number) = (session.journal(), session.number());
         // After the CONNACK, a crash must not bring the old session back.
         if session.is_durable() && self.shared.is_failing() {
@@ -386,7 +385,7 @@ impl Shard {
 
     fn hand_over(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, to: SessionKey) {
         self.vacate(conn);
-        self.host.deliveries.counters_mut().connections_accepted -= 1;
+        self.host.counters_mut().connections_accepted -= 1;
         io.hand_over(conn, usize::from(to.shard));
     }
 
@@ -404,7 +403,7 @@ impl Shard {
         let last_message = authentication.as_mut().map(|known| known.take_last_message()).unwrap_or_default();
         self.connect_session(io, conn, connect, place, granted);
         self.refresh_quotas(io, conn, place.slot);
-        let client_id = Arc::clone(self.host.sessions.at(place.slot).client_id());
+        let client_id = Arc::clone(self.host.session(place.slot).client_id());
         log::debug!("client {client_id:?} connects, session present: {}", place.is_present);
         let packet = Packet::ConnAck(ConnAck {
             authentication_method: authentication.as_ref().map(|known| known.method().name()),
@@ -412,7 +411,7 @@ impl Shard {
             ..connack(&shared.config, connect, granted, place.is_present, &client_id)
         });
         self.connections.set_authentication(conn, authentication);
-        let packet_max = self.host.sessions.at(place.slot).packet_max();
+        let packet_max = self.host.session(place.slot).packet_max();
         if packet.encoded_len(connect.version) > packet_max as usize {
             log::info!("client {client_id:?} is refused: it has no room for a CONNACK");
             self.reject_connect(io, conn, connect.version, Some(packet_max), ReasonCode::PacketTooLarge);
@@ -437,35 +436,23 @@ impl Shard {
         granted: Granted,
     ) {
         let slot = place.slot;
-        let session = self.host.sessions.at(slot);
-        session.connect(ClientParameters {
+        let inflight_max =
+            self.config().max_inflight_messages.min(connect.receive_maximum.unwrap_or(u16::MAX));
+        let parameters = ClientParameters {
             conn,
             version: connect.version,
             problem_information: connect.request_problem_information.unwrap_or(true),
-            inflight_max: self
-                .shared
-                .config
-                .max_inflight_messages
-                .min(connect.receive_maximum.unwrap_or(u16::MAX)),
+            inflight_max,
             packet_max: connect.maximum_packet_size.unwrap_or(u32::MAX),
             expiry_s: granted.expiry_s,
-        });
-        self.host.deliveries.on_connect(session);
-        if granted.expiry_s > 0 && !place.is_present {
-            self.host.make_durable(slot);
-        }
-        let session = self.host.sessions.at(slot);
-        if session.is_durable() {
-            // What was in flight when the process ended is sent again.
-            let mut journal = self.host.persistence.journal(session.journal());
-            session.load_window(|offset| journal.message(offset));
-        }
-        let will = connect.will.as_ref().map(|will| own_will(will, session.key(), self.pool.meter()));
+        };
+        self.host.connect(slot, parameters, place.is_present);
+        let session = self.host.session(slot);
+        let will = connect.will.as_ref().map(|will| own_will(will, session.key(), self.publisher.meter()));
         let is_v5 = connect.version == Version::V5;
         let aliases_max = connect.topic_alias_maximum.filter(|_| is_v5).unwrap_or(0);
         session.set_will_and_aliases(will, aliases_max);
         self.host.append_session(io.clock, slot);
-        self.host.deliveries.counters_mut().clients_connected += 1;
         let connected = Connected {
             session: slot,
             version: connect.version,
@@ -479,13 +466,10 @@ impl Shard {
     /// client was told, nor let the session expire as if the client had not come. The same commit wakes the session for
     /// what came while it had no connection and is not on disk yet.
     fn hold_connack(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, slot: u32) {
-        let session = self.host.sessions.at(slot);
-        if session.is_durable() {
-            let commit = self.host.persistence.current_commit();
+        if self.host.session(slot).is_durable() {
+            let commit = self.host.commit_session(slot);
             self.connections.hold_connack(conn, commit);
             io.hold_output(conn);
-            self.host.persistence.wake_with_current(session.key());
-            self.host.persistence.request_commit();
         }
     }
 
@@ -497,7 +481,7 @@ impl Shard {
         commit: u64,
         has_failed: bool,
     ) {
-        let Some(session) = self.host.sessions.get(key) else { return };
+        let Some(session) = self.host.find_session(key) else { return };
         let (conn, version, packet_max) = (session.conn(), session.version(), session.packet_max());
         if !session.is_connected() || !self.connections.release_connack(conn, commit) {
             return;
@@ -506,7 +490,7 @@ impl Shard {
             io.release_output(conn);
             return;
         }
-        let client_id = self.host.sessions.at(key.slot).client_id();
+        let client_id = self.host.session(key.slot).client_id();
         log::warn!("client {client_id:?} is refused: its session cannot be kept on disk");
         io.discard_output(conn);
         self.reject_connect(io, conn, version, Some(packet_max), ReasonCode::ServerUnavailable);

@@ -14,27 +14,25 @@ mod lifecycle;
 mod publish;
 mod queues;
 mod quotas;
-pub(crate) mod restore;
 mod subscribe;
 mod timers;
 
 use std::sync::Arc;
 
-use mainstem_log::Stores;
+use mainstem_log::{Error, Stores};
 use mainstem_mqtt::{
     Ack, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode, short_ack,
 };
-use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
+use mainstem_runtime::{Clock, ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
-use crate::bridge::Bridge;
 use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
 use crate::connections::{ConnState, Connections};
 use crate::handled::{Handled, Next, ProtocolError};
-use crate::message::MessagePool;
+use crate::publisher::Publisher;
 use crate::retained::RetainedSweep;
 use crate::session::Session;
-use crate::session_host::SessionHost;
+use crate::session_host::{self, Restored, SessionHost};
 use crate::sys::Sys;
 use crate::timers::Timer;
 use crate::wills::RefusedWillLog;
@@ -61,13 +59,10 @@ pub struct Shard {
     shared: Arc<Shared>,
     connections: Connections,
     host: SessionHost,
-    bridge: Bridge,
-    pool: MessagePool,
+    publisher: Publisher,
     retained_sweep: RetainedSweep,
     will_log: RefusedWillLog,
     sys: Option<Sys>,
-    /// The current publish exceeds a quota, and is refused.
-    is_over_quota: bool,
     /// When a client that waits for a quota, or is banned, may be logged again.
     quota_log_ms: u64,
 }
@@ -75,7 +70,7 @@ pub struct Shard {
 impl Shard {
     /// The stores, to lend them and to take them back.
     pub fn stores_mut(&mut self) -> &mut Stores {
-        self.host.persistence.stores_mut()
+        self.host.stores_mut()
     }
 
     /// Shard number `me`, without persistence. All shards of a broker have the same `shared`.
@@ -85,15 +80,29 @@ impl Shard {
             me,
             connections: Connections::default(),
             host: SessionHost::new(me, Arc::clone(&shared)),
-            bridge: Bridge::default(),
-            pool: MessagePool::new(shared.message_meter(me)),
+            publisher: Publisher::new(me, Arc::clone(&shared)),
             retained_sweep: RetainedSweep::default(),
             will_log: RefusedWillLog::default(),
             sys: None,
-            is_over_quota: false,
             quota_log_ms: 0,
             shared,
         }
+    }
+
+    /// Shard number `me` with the sessions of `stores`. The first store is the shard's own; others may be those of
+    /// former shards. When all shards are restored, [`settle_origins`] must be called with them.
+    ///
+    /// # Errors
+    /// Errors of a store, and [`Error::Corrupt`] if something cannot be read.
+    pub fn restore(
+        me: usize,
+        shared: Arc<Shared>,
+        stores: Stores,
+        clock: Clock,
+    ) -> Result<(Self, Restored), Error> {
+        let mut new = Self::new(me, shared);
+        let restored = new.host.restore(stores, clock, new.publisher.meter())?;
+        Ok((new, restored))
     }
 
     /// Number of acks, publishes, commits and session ends in progress, and of messages held in memory until they are
@@ -160,7 +169,7 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Handled {
         let now_ms = io.clock.now_ms;
-        let session = self.host.sessions.at(slot);
+        let session = self.host.session(slot);
         let is_early = is_early(session, publish);
         let is_receiver = session.has_in_flight();
         if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver) || is_early {
@@ -171,10 +180,9 @@ impl Shard {
         {
             return handled;
         }
-        self.connections.begin_publish();
+        self.publisher.begin_publish();
         let handled = self.on_publish(io, conn, slot, publish);
-        self.is_over_quota = false;
-        self.connections.end_publish(conn, now_ms);
+        self.connections.end_publish(conn, now_ms, self.publisher.end_publish());
         handled
     }
 
@@ -186,7 +194,7 @@ impl Shard {
             io.close(conn);
             return;
         };
-        let client_id = Arc::clone(self.host.sessions.at(slot).client_id());
+        let client_id = Arc::clone(self.host.session(slot).client_id());
         log::info!("client {client_id:?} is disconnected: {} ({:?})", refusal.what, refusal.reason);
         self.disconnect(io, slot, refusal.reason, Some(refusal.what));
     }
@@ -199,7 +207,7 @@ impl Shard {
         reason: ReasonCode,
         what: Option<&'static str>,
     ) {
-        let session = self.host.sessions.at(slot);
+        let session = self.host.session(slot);
         let (conn, version) = (session.conn(), session.version());
         if version == Version::V5 {
             let shared = Arc::clone(&self.shared);
@@ -223,9 +231,16 @@ impl Shard {
     /// Frees the slot of a connection that has ended.
     fn vacate(&mut self, conn: ConnId) {
         self.connections.vacate(conn);
-        self.host.deliveries.counters_mut().connections -= 1;
+        self.host.counters_mut().connections -= 1;
         self.shared.remove_connection();
     }
+}
+
+/// Finds the QoS 2 publishes that had reached only some of their targets when the process ended. When their clients
+/// send them again, as they must, the others get them.
+pub fn settle_origins(shards: &mut [Shard]) {
+    let mut hosts: Vec<&mut SessionHost> = shards.iter_mut().map(|shard| &mut shard.host).collect();
+    session_host::settle_origins(&mut hosts);
 }
 
 /// Whether to wait for the rest of a packet.
@@ -273,8 +288,8 @@ impl Service for Shard {
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
         io.charge(CONNECTION_UNITS);
         self.connections.accept(conn, listener, io.clock.now_ms);
-        self.host.deliveries.counters_mut().connections += 1;
-        self.host.deliveries.counters_mut().connections_accepted += 1;
+        self.host.counters_mut().connections += 1;
+        self.host.counters_mut().connections_accepted += 1;
         self.shared.add_connection();
         let deadline = io.clock.now_ms + u64::from(self.config().connect_timeout_ms);
         io.set_timer(deadline, Timer::Connect(conn).token());
@@ -328,7 +343,7 @@ impl Service for Shard {
                 outcome => break outcome,
             }
         };
-        self.host.deliveries.counters_mut().messages_received += packets;
+        self.host.counters_mut().messages_received += packets;
         if packets > 0 {
             self.connections.on_packets(conn, io.clock.now_ms);
             if answers == 0 && self.connections.is_publisher(conn) {
@@ -375,9 +390,9 @@ impl Service for Shard {
         let is_first = self.connections.next_turn();
         self.host.release_closed_sessions();
         self.poll_completions(io);
-        let is_behind = self.host.persistence.is_behind() || self.bridge.is_behind();
+        let is_behind = self.host.persistence().is_behind() || self.publisher.bridge().is_behind();
         self.connections.begin_turn(io.congested() || is_behind);
-        self.host.deliveries.set_pressure(io.memory().pressure());
+        self.host.begin_turn(io.memory().pressure());
         self.poll_security(io);
         if is_first {
             self.start_timers(io);
@@ -386,19 +401,17 @@ impl Service for Shard {
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
-        !io.congested() && !self.host.persistence.is_behind() && !self.bridge.is_behind()
+        !io.congested() && !self.host.persistence().is_behind() && !self.publisher.bridge().is_behind()
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.commit_turn(io);
         self.host.remove_ended_subscriptions(io);
         let connections = io.connections() as u64;
-        let overloaded = self.host.deliveries.backlog()
-            > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
+        let overloaded = self.host.end_turn() > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
             || io.backlog_bytes() > BACKLOG_BYTES + BACKLOG_BYTES_EACH * connections;
         self.shared.set_overloaded(self.me, overloaded);
-        self.host.deliveries.end_of_message();
-        let counters = self.host.deliveries.counters_mut();
+        let counters = self.host.counters_mut();
         counters.bytes_received = io.stats.bytes_read;
         counters.bytes_sent = io.stats.bytes_written;
         counters.socket_reads = io.stats.reads;
@@ -411,7 +424,7 @@ impl Service for Shard {
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.connections.begin_drain();
-        self.host.persistence.hurry_marks();
+        self.host.begin_drain();
         for (conn, state) in self.connections.all() {
             match state {
                 ConnState::Vacant => {}

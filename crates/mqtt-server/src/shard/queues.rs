@@ -59,23 +59,22 @@ impl Shard {
         let (has_suback, is_first) = subscription.refuse(io.clock.now_ms);
         let filter: Box<str> = subscription.filter().into();
         if is_first {
-            let client_id = self.host.sessions.at(key.slot).client_id();
+            let client_id = self.host.session(key.slot).client_id();
             log::warn!("client {client_id:?} gets nothing from {filter:?}: {error}");
         }
         if !has_suback {
             return self.host.retry_consumers_later(io, key);
         }
-        let before = self.host.persistence.position();
+        let before = self.host.persistence().position();
         let removed = self.host.remove_queue_subscription(key.slot, &filter);
         if let Some((mut journal, session)) = self.host.journal(key.slot) {
             journal.push(&Entry::Unsubscribe { session, filter: &filter });
         }
-        let wait = self.host.persistence.condition_since(before);
+        let wait = self.host.persistence().condition_since(before);
         let subacks = removed.map(|mut removed| removed.take_subacks()).unwrap_or_default();
         self.release_subacks(io, key.slot, subacks, Some((suback_reason(error), wait)));
     }
 
-    /// Grants or refuses the filters of SUBACKs that waited for a queue.
     fn release_subacks(
         &mut self,
         io: &mut Io<'_, Mail>,
@@ -83,21 +82,10 @@ impl Shard {
         subacks: Vec<(u64, usize)>,
         refused: Option<(ReasonCode, AckCondition)>,
     ) {
-        if subacks.is_empty() {
-            return;
+        if !subacks.is_empty() {
+            self.host.release_subacks(slot, subacks, refused);
+            self.send_pending_acks(io, slot);
         }
-        let key = self.host.sessions.key(slot);
-        let ext = self.host.sessions.at(slot).ext();
-        for (number, index) in subacks {
-            if let Some((reason, wait)) = refused {
-                ext.acks.refuse(number, index, reason, wait.commit);
-            }
-            ext.acks.on_receipt(number, None);
-        }
-        if let Some((_, wait)) = refused.filter(|(_, wait)| wait.commit > 0) {
-            self.host.persistence.commits_mut().wake_with(wait.commit, key);
-        }
-        self.send_pending_acks(io, slot);
     }
 
     /// Sends a message that a queue has leased to a consumer, or holds it until there is room. False if the consumer is
@@ -117,7 +105,7 @@ impl Shard {
         if is_sent {
             return true;
         }
-        let meter = self.pool.meter().clone();
+        let meter = self.publisher.meter().clone();
         if let Some((_, consumers)) = self.host.find_consumers(consumer) {
             consumers.hold(consumer, delivery, io.clock.now_ms, &meter);
         }

@@ -21,7 +21,7 @@ const LOG_INTERVAL_MS: u64 = 10_000;
 impl Shard {
     /// Finds the quotas of a connected client.
     pub(super) fn refresh_quotas(&mut self, io: &Io<'_, Mail>, conn: ConnId, slot: u32) {
-        let session = self.host.sessions.at(slot);
+        let session = self.host.session(slot);
         let user = session.access().map(Access::principal).and_then(|principal| principal.user());
         let user = user.map(|user| &**user);
         let quotas = self.shared.security.quotas((user, session.client_id()), MQTT_KEYS, io.clock.now_ms);
@@ -40,7 +40,7 @@ impl Shard {
         let quotas = self.connections.quotas(conn)?;
         let bytes = publish.topic.len() + publish.payload.len();
         let (wait_ms, key) = take(quotas, usize::from(self.me), bytes as u64, now_ms).err()?;
-        let session = self.host.sessions.at(slot);
+        let session = self.host.session(slot);
         let is_v5 = session.version() == Version::V5;
         let can_refuse = match publish.qos {
             QoS::AtMostOnce => true,
@@ -52,7 +52,7 @@ impl Shard {
             QuotaPolicy::Refuse if can_refuse => {
                 self.shared.security.note_refused(key);
                 self.log_quota(now_ms, slot, key, "its message is refused");
-                self.is_over_quota = true;
+                self.publisher.note_over_quota();
                 None
             }
             QuotaPolicy::Disconnect => {
@@ -73,7 +73,7 @@ impl Shard {
     fn log_quota(&mut self, now_ms: u64, slot: u32, key: QuotaKey, what: &str) {
         if now_ms >= self.quota_log_ms {
             self.quota_log_ms = now_ms + LOG_INTERVAL_MS;
-            let client_id = Arc::clone(self.host.sessions.at(slot).client_id());
+            let client_id = Arc::clone(self.host.session(slot).client_id());
             log::info!("client {client_id:?}: the quota {key} is exceeded, {what}");
         }
     }

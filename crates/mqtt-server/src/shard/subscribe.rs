@@ -32,7 +32,7 @@ impl Shard {
         is_subscribe: bool,
         frame: &[u8],
     ) -> Handled {
-        if self.host.sessions.at(slot).ext_ref().is_some_and(|ext| ext.acks.is_full()) {
+        if self.host.session(slot).ext_ref().is_some_and(|ext| ext.acks.is_full()) {
             return Ok(Next::Hold);
         }
         let mut list = match self.connections.take_filter_list(conn) {
@@ -41,9 +41,9 @@ impl Shard {
             Some(list) => list,
             None => Box::new(FilterList::new(self.connections.version(conn), frame)?),
         };
-        let before = self.host.persistence.position();
+        let before = self.host.persistence().position();
         let is_complete = self.handle_filters(io, slot, is_subscribe, frame, &mut list)?;
-        list.wait_for(self.host.persistence.condition_since(before));
+        list.wait_for(self.host.persistence().condition_since(before));
         if !is_complete {
             self.connections.put_filter_list(conn, list);
             return Ok(Next::Hold);

@@ -18,9 +18,11 @@ impl Shard {
             io.set_timer(io.clock.now_ms + SWEEP_MS, Timer::Sweep.token());
             self.start_sys(io);
         }
-        if self.host.persistence.is_enabled() {
+        if self.host.persistence().is_enabled() {
             self.host.maintain_stores(io);
-            self.start_session_timers(io);
+            for expired in self.host.start_session_timers(io) {
+                self.end_session(io, expired);
+            }
         }
     }
 
@@ -29,7 +31,7 @@ impl Shard {
             Timer::Connect(conn) => self.connect_timed_out(io, conn),
             Timer::KeepAlive(conn) => self.check_keep_alive(io, conn),
             Timer::Expiry(key) => self.check_expiry(io, key),
-            Timer::Will(key) => self.check_will(io, key),
+            Timer::Will(key) => self.publisher.check_will(io, &mut self.host, key),
             Timer::Sys => self.publish_sys(io),
             Timer::Sweep => self.sweep(io),
             Timer::Maintenance => self.host.maintain_stores(io),
@@ -60,7 +62,7 @@ impl Shard {
             self.arm_keep_alive(io, conn);
             return;
         }
-        let client_id = self.host.sessions.at(slot).client_id();
+        let client_id = self.host.session(slot).client_id();
         log::info!("client {client_id:?} is disconnected: not heard of for 1.5 keep alive intervals");
         self.disconnect(io, slot, ReasonCode::KeepAliveTimeout, None);
     }
@@ -126,6 +128,6 @@ impl Shard {
             payload: value.as_bytes(),
             properties: MessageProperties::default(),
         };
-        self.publish(io, &content, &PublishContext::default());
+        self.publisher.publish(io, &mut self.host, &content, &PublishContext::default());
     }
 }

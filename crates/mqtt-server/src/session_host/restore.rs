@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_log::{Durability as LogDurability, Error, Stores};
-use mainstem_runtime::{Clock, ConnId, Io};
+use mainstem_runtime::{Clock, ConnId, Io, MemoryMeter};
 use mainstem_security::Identity;
 use mainstem_topic::parse_subscription;
 
-use super::Shard;
+use super::SessionHost;
 use crate::access::Access;
-use crate::broker_state::{Mail, Shared};
+use crate::broker_state::Mail;
 use crate::config::{Durability, MqttConfig};
 use crate::journal::entry::{Entry, Origin, ReachedTargets};
 use crate::journal::replay::Replayed;
@@ -43,82 +43,81 @@ pub struct Restored {
     pub entries: u64,
 }
 
-impl Shard {
-    /// Shard number `me` with the sessions of `stores`. The first store is the shard's own; others may be those of
-    /// former shards. When all shards are restored, [`settle_origins`] must be called with them.
+impl SessionHost {
+    /// Restores the sessions of `stores`. The first store is the shard's own; others may be those of former shards.
     ///
     /// # Errors
     /// Errors of a store, and [`Error::Corrupt`] if something cannot be read.
-    pub fn restore(
-        me: usize,
-        shared: Arc<Shared>,
+    pub(crate) fn restore(
+        &mut self,
         stores: Stores,
         clock: Clock,
-    ) -> Result<(Self, Restored), Error> {
-        let mut new = Self::new(me, shared);
+        meter: &MemoryMeter,
+    ) -> Result<Restored, Error> {
         let mut restored = Restored::default();
-        *new.host.persistence.stores_mut() = stores;
-        let durability = match new.config().durability {
+        *self.persistence.stores_mut() = stores;
+        let durability = match self.config().durability {
             Durability::Fsync => LogDurability::Fsync,
             Durability::Os => LogDurability::Os,
-            Durability::None => return Ok((new, restored)),
+            Durability::None => return Ok(restored),
         };
-        let MqttConfig { segment_bytes, snapshot_bytes, .. } = *new.config();
-        for index in 0..new.host.persistence.stores_mut().len() as u16 {
-            let at = &mut new.host.persistence.stores_mut()[usize::from(index)];
-            new.shared.note_journal(at.store_id);
-            let mut journal = Journal::open(
-                at,
-                durability,
-                segment_bytes,
-                snapshot_bytes,
-                clock,
-                new.pool.meter().clone(),
-            )?;
+        let MqttConfig { segment_bytes, snapshot_bytes, .. } = *self.config();
+        for index in 0..self.persistence.stores_mut().len() as u16 {
+            let at = &mut self.persistence.stores_mut()[usize::from(index)];
+            self.shared.note_journal(at.store_id);
+            let mut journal =
+                Journal::open(at, durability, segment_bytes, snapshot_bytes, clock, meter.clone())?;
             let replayed = journal.at(at).replay()?;
-            if me == 0 && index == 0 {
+            if self.me == 0 && index == 0 {
                 let log = RetainedLog::open(at, durability, segment_bytes)?;
-                log.load(&mut *at.store, clock, &new.shared.retained)?;
-                new.host.persistence.set_retained_log(log);
-                new.shared.set_retained_durable();
-                restored.retained = new.shared.retained.size().messages;
+                log.load(&mut *at.store, clock, &self.shared.retained)?;
+                self.persistence.set_retained_log(log);
+                self.shared.set_retained_durable();
+                restored.retained = self.shared.retained.size().messages;
             }
-            new.host.persistence.add_journal(journal);
+            self.persistence.add_journal(journal);
             restored.entries += replayed.entries;
-            new.restore_sessions(index, replayed, clock);
+            self.restore_sessions(index, replayed, clock, meter);
         }
-        restored.sessions = new.host.deliveries.counters().sessions;
-        restored.messages = new.host.deliveries.counters().queued_messages;
+        restored.sessions = self.deliveries.counters().sessions;
+        restored.messages = self.deliveries.counters().queued_messages;
         if restored.sessions > 0 {
-            new.shared.note_persistent(new.me);
+            self.shared.note_persistent(self.me);
         }
-        new.shared.counters[me].update(new.host.deliveries.counters());
-        Ok((new, restored))
+        self.shared.counters[usize::from(self.me)].update(self.deliveries.counters());
+        Ok(restored)
     }
 
-    fn restore_sessions(&mut self, journal: u16, replayed: Replayed, clock: Clock) {
+    fn restore_sessions(&mut self, journal: u16, replayed: Replayed, clock: Clock, meter: &MemoryMeter) {
         let mut sessions: Vec<_> = replayed.sessions.into_iter().collect();
         // In the order of their creation, so that the same journal gives the same shard.
         sessions.sort_unstable_by_key(|(number, _)| *number);
         for (number, session) in sessions {
-            self.restore_session(journal, number, session, clock);
+            self.restore_session(journal, number, session, clock, meter);
         }
     }
 
-    fn restore_session(&mut self, journal: u16, number: u32, stored: StoredSession, clock: Clock) {
+    fn restore_session(
+        &mut self,
+        journal: u16,
+        number: u32,
+        stored: StoredSession,
+        clock: Clock,
+        meter: &MemoryMeter,
+    ) {
         let client_id: Arc<str> = (&*stored.client_id).into();
-        let key = self.host.sessions.insert(Arc::clone(&client_id), ConnId::from_parts(0, 0));
+        let key = self.sessions.insert(Arc::clone(&client_id), ConnId::from_parts(0, 0));
         if self.shared.registry.claim(&client_id, key).is_err() {
             log::warn!("client {client_id:?} has two sessions on disk; one of them goes");
-            self.host.sessions.remove(key.slot);
+            self.sessions.remove(key.slot);
             // Otherwise it would be back when the other has ended, or is read later.
-            self.host.persistence.journal(journal).push(&Entry::End { session: number });
+            self.persistence.journal(journal).push(&Entry::End { session: number });
             return;
         }
         self.shared.count_session();
-        self.host.deliveries.counters_mut().sessions += 1;
+        self.deliveries.counters_mut().sessions += 1;
         let age_ms = stored.gone_unix_ms.map_or(0, |gone| clock.unix_ms.saturating_sub(gone));
-        let session = self.host.sessions.at(key.slot);
+        let session = self.sessions.at(key.slot);
         session.make_durable(journal, number);
         session.restore(&stored, age_ms, clock);
         if let Some(user) = &stored.user {
@@ -127,33 +126,33 @@ impl Shard {
             session.set_access(access);
         }
         if let Some(will) = &stored.will {
-            self.restore_will(key.slot, will, age_ms, clock);
+            self.restore_will(key.slot, will, age_ms, clock, meter);
         }
         for (filter, subscription) in &stored.subscriptions {
             let Ok(parsed) = parse_subscription(filter) else { continue };
             let (options, id) = (subscription.options, subscription.id);
             let is_added = if is_of_queue(parsed.filter) {
                 let name = (parsed.filter, parsed.group);
-                self.host.restore_queue_subscription(key.slot, filter, name, options, id)
+                self.restore_queue_subscription(key.slot, filter, name, options, id)
             } else if let Some(group) = parsed.group {
-                self.host.join_group(key.slot, parsed.filter, group, options, id)
+                self.join_group(key.slot, parsed.filter, group, options, id)
             } else {
-                self.host.add_subscriber(key.slot, parsed.filter, options, id)
+                self.add_subscriber(key.slot, parsed.filter, options, id)
             };
             if is_added.is_none() {
                 log::warn!("client {client_id:?}: subscription {filter:?} is beyond the limit and goes");
             }
             if let Some(last) = &subscription.replay_position {
                 let newest = self.shared.retained.changes();
-                let retained = &mut self.host.sessions.at(key.slot).ext().retained;
+                let retained = &mut self.sessions.at(key.slot).ext().retained;
                 retained.restore(parsed.filter, last, options, id, newest);
             }
         }
-        self.host.sessions.at(key.slot).set_online(false);
-        let session = self.host.sessions.at(key.slot);
+        self.sessions.at(key.slot).set_online(false);
+        let session = self.sessions.at(key.slot);
         for run in stored.unsettled {
             let queued = session.restore_run(run, stored.sent, &stored.released);
-            self.host.deliveries.counters_mut().queued_messages += u64::from(queued);
+            self.deliveries.counters_mut().queued_messages += u64::from(queued);
         }
         let mut received = Vec::new();
         for (packet_id, known) in stored.received {
@@ -161,12 +160,12 @@ impl Shard {
                 received.push((packet_id, known));
             }
         }
-        self.host.persistence.add_undecided(UndecidedPublishes { slot: key.slot, received });
+        self.persistence.add_undecided(UndecidedPublishes { slot: key.slot, received });
     }
 
-    fn restore_will(&mut self, slot: u32, will: &StoredWill, age_ms: u64, clock: Clock) {
-        let key = self.host.sessions.key(slot);
-        let Ok(mut message) = decode_message(&will.publish, clock.unix_ms, clock, self.pool.meter()) else {
+    fn restore_will(&mut self, slot: u32, will: &StoredWill, age_ms: u64, clock: Clock, meter: &MemoryMeter) {
+        let key = self.sessions.key(slot);
+        let Ok(mut message) = decode_message(&will.publish, clock.unix_ms, clock, meter) else {
             log::error!("a will on disk cannot be read and goes");
             return;
         };
@@ -175,16 +174,16 @@ impl Shard {
         let delay_ms = u64::from(will.delay_s) * 1000;
         let due_at_ms = clock.now_ms + delay_ms.saturating_sub(age_ms);
         let will = Will { message, expiry_s: will.expiry_s, delay_s: will.delay_s };
-        self.host.sessions.at(slot).ext().will.restore(will, due_at_ms);
+        self.sessions.at(slot).ext().will.restore(will, due_at_ms);
     }
 
     /// Finds the partial publishes of a restored session: of those that its journal has, and of those that only others
     /// have. What others say is appended to its own journal, because they forget it after a while.
     fn settle_session(&mut self, undecided: UndecidedPublishes, arrived: &BTreeMap<Origin, ReachedTargets>) {
         let UndecidedPublishes { slot, received } = undecided;
-        let session = self.host.sessions.at(slot);
+        let session = self.sessions.at(slot);
         let number = session.number();
-        let mut journal = self.host.persistence.journal(session.journal());
+        let mut journal = self.persistence.journal(session.journal());
         let journal_id = journal.id();
         let origin = |packet_id, sequence| Origin { journal_id, session: number, packet_id, sequence };
         let last = session.ext_ref().map_or(0, |ext| ext.qos2.sequence());
@@ -207,10 +206,11 @@ impl Shard {
         }
     }
 
-    /// Sets the timers of restored sessions.
-    pub(super) fn start_session_timers(&mut self, io: &mut Io<'_, Mail>) {
-        for slot in self.host.sessions.slots() {
-            let session = self.host.sessions.at(slot);
+    /// Sets the timers of restored sessions. Returns those that have expired.
+    pub(crate) fn start_session_timers(&mut self, io: &mut Io<'_, Mail>) -> Vec<u32> {
+        let mut expired = Vec::new();
+        for slot in self.sessions.slots() {
+            let session = self.sessions.at(slot);
             let key = session.key();
             if session.is_connected() {
                 continue;
@@ -222,10 +222,10 @@ impl Shard {
                 session.set_gone(io.clock.now_ms.cast_signed());
                 let has_will = session.ext_ref().is_some_and(|ext| ext.will.is_pending());
                 if expiry_s != u32::MAX || has_will {
-                    self.host.append_session(io.clock, slot);
+                    self.append_session(io.clock, slot);
                 }
             }
-            let session = self.host.sessions.at(slot);
+            let session = self.sessions.at(slot);
             let ends_at_ms = session.gone_at_ms() + i64::from(expiry_s) * 1000;
             let will = session.ext_ref().and_then(|ext| ext.will.schedule());
             if let Some((_, at_ms)) = will.filter(|(delay_s, _)| *delay_s < expiry_s) {
@@ -237,24 +237,25 @@ impl Shard {
             // A client that comes at once must not find what has expired.
             match ends_at_ms.try_into() {
                 Ok(at_ms) if at_ms > io.clock.now_ms => io.set_timer(at_ms, Timer::Expiry(key).token()),
-                _ => self.end_session(io, slot),
+                _ => expired.push(slot),
             }
         }
+        expired
     }
 }
 
 /// Finds the QoS 2 publishes that had reached only some of their targets when the process ended. When their clients
 /// send them again, as they must, the others get them.
-pub fn settle_origins(shards: &mut [Shard]) {
+pub(crate) fn settle_origins(hosts: &mut [&mut SessionHost]) {
     let mut arrived: BTreeMap<Origin, ReachedTargets> = BTreeMap::new();
-    for journal in shards.iter().flat_map(|shard| shard.host.persistence.journals()) {
+    for journal in hosts.iter().flat_map(|host| host.persistence.journals()) {
         for arrival in journal.origins() {
             arrived.entry(arrival.origin).or_default().extend(&arrival.reached);
         }
     }
-    for shard in shards {
-        for undecided in shard.host.persistence.take_undecided() {
-            shard.settle_session(undecided, &arrived);
+    for host in hosts {
+        for undecided in host.persistence.take_undecided() {
+            host.settle_session(undecided, &arrived);
         }
     }
 }

@@ -94,8 +94,8 @@ impl Coalescing {
             return self.begin_trial(rate);
         };
         let is_longer = trial.pause_ns > self.pause_ns;
-        // A shorter pause must pay, and a longer one may cost what cannot be told from noise. If messages pass two shards,
-        // halving the shorter pause of the two gains a sixth.
+        // A shorter pause must pay, and a longer one may cost what cannot be told from noise. If messages pass two
+        // shards, halving the shorter pause of the two gains a sixth.
         let is_success = if is_longer { rate >= trial.rate / 20 * 19 } else { rate > trial.rate / 8 * 9 };
         if is_success {
             self.pause_ns = trial.pause_ns;

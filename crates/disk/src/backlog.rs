@@ -112,12 +112,15 @@ impl Backlog {
 mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
+    use std::sync::Arc;
 
     use mainstem_log::Ticket;
 
     use super::*;
     use crate::commit::Ack;
     use crate::deferred::CheckpointRequest;
+    use crate::log_dir::LogDir;
+    use crate::new_log::NewLog;
     use crate::scan::Place;
 
     fn ack(log: LogId) -> Ack {
@@ -159,6 +162,32 @@ mod tests {
             seen.extend(group.dirs.into_keys());
         }
         assert_eq!(seen.len(), logs as usize);
+    }
+
+    #[test]
+    fn creations_of_logs_delay_no_other_log() {
+        let logs = 10 * DEFERRED_MAX as u32;
+        let other = LogId(logs);
+        let mut backlog = Backlog::default();
+        let mut creations = Group::default();
+        for log in (0..logs).map(LogId) {
+            let dir = LogDir::new(log, "log", "/log".into());
+            creations.deferred.logs.insert(log, Arc::new(NewLog::of(&dir)));
+        }
+        backlog.add(creations);
+        let (mut rounds, mut created) = (0, BTreeSet::new());
+        while !backlog.is_empty() {
+            rounds += 1;
+            let mut group = Group::default();
+            group.acknowledge(ack(other));
+            backlog.add(group);
+            let group = backlog.next();
+            assert!(acked(&group).contains(&other), "round {rounds}");
+            let most = if rounds % 2 == 1 { 0 } else { DEFERRED_MAX };
+            assert_eq!(group.deferred.logs.len(), most, "round {rounds}");
+            created.extend(group.deferred.logs.into_keys());
+        }
+        assert_eq!(created.len(), logs as usize);
     }
 
     #[test]

@@ -53,16 +53,19 @@ pub(crate) struct Report {
     pub(crate) removed: Vec<Arc<str>>,
     /// Number of the checkpoint that was stored last.
     pub(crate) checkpoint: Option<u64>,
+    /// Logs whose files were created, or could not be.
+    pub(crate) created: Vec<LogId>,
 }
 
 impl Report {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { acks, broken, stalled, removed, checkpoint } = self;
+        let Self { acks, broken, stalled, removed, checkpoint, created } = self;
         acks.is_empty()
             && broken.is_empty()
             && stalled.is_empty()
             && removed.is_empty()
             && checkpoint.is_none()
+            && created.is_empty()
     }
 
     pub(crate) fn append(&mut self, later: &mut Self) {
@@ -71,6 +74,7 @@ impl Report {
         self.stalled.append(&mut later.stalled);
         self.removed.append(&mut later.removed);
         self.checkpoint = later.checkpoint.or(self.checkpoint);
+        self.created.append(&mut later.created);
     }
 }
 
@@ -187,7 +191,9 @@ impl Group {
                 last.removed = ack.removed.or(last.removed);
                 last.earlier += 1;
             }
-            Some(last) if last.can_merge(&ack) => *last = Ack { earlier: last.earlier + 1, ..ack },
+            Some(last) if last.can_merge(&ack) => {
+                *last = Ack { earlier: last.earlier + 1 + ack.earlier, ..ack }
+            }
             _ => self.acks.push(ack),
         }
     }
@@ -280,8 +286,12 @@ impl Syncer {
 
     /// Runs the deferred part of a group. Returns what the shard should know of it.
     pub(crate) fn run_deferred(&mut self, deferred: Deferred) -> Report {
-        let Deferred { checkpoint, removals, indexes, files, reservations, segments, syncs } = deferred;
+        let Deferred { checkpoint, removals, indexes, logs, files, reservations, segments, syncs } = deferred;
         let mut report = Report::default();
+        for (log, request) in logs {
+            request.run(&*self.fs);
+            report.created.push(log);
+        }
         for request in files {
             request.run(&*self.fs);
         }

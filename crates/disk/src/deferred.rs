@@ -12,6 +12,7 @@ use crate::files::SegmentKey;
 use crate::fs::{File, Fs};
 use crate::index::Index;
 use crate::name;
+use crate::new_log::NewLog;
 use crate::next_file::FileRequest;
 
 /// Work after the acknowledgements.
@@ -23,6 +24,8 @@ pub(crate) struct Deferred {
     pub(crate) removals: BTreeMap<LogId, Arc<str>>,
     /// Indexes of segments that are durable.
     pub(crate) indexes: Vec<SealedIndex>,
+    /// Logs to create.
+    pub(crate) logs: BTreeMap<LogId, Arc<NewLog>>,
     /// Files for the next segments of logs.
     pub(crate) files: VecDeque<FileRequest>,
     /// Space to reserve in newest segments.
@@ -81,10 +84,11 @@ pub(crate) struct SegmentRemoval {
 
 impl Deferred {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { checkpoint, removals, indexes, files, reservations, segments, syncs } = self;
+        let Self { checkpoint, removals, indexes, logs, files, reservations, segments, syncs } = self;
         checkpoint.is_none()
             && removals.is_empty()
             && indexes.is_empty()
+            && logs.is_empty()
             && files.is_empty()
             && reservations.is_empty()
             && segments.is_empty()
@@ -121,6 +125,7 @@ impl Deferred {
     /// Drops what concerns a log that is going to be removed.
     pub(crate) fn forget_log(&mut self, log: LogId) {
         self.indexes.retain(|index| index.key.0 != log);
+        self.logs.remove(&log);
         self.files.retain(|request| request.log != log);
         drop(self.take_reservations(log));
         self.segments.remove(&log);
@@ -157,6 +162,7 @@ impl Deferred {
         };
         self.indexes.retain(|index| !is_removed(index));
         self.indexes.extend(later.indexes);
+        self.logs.extend(later.logs);
         self.files.extend(later.files);
         self.syncs.extend(later.syncs);
         for (key, reservation) in later.reservations {
@@ -182,6 +188,11 @@ impl Deferred {
             syncs: self.syncs.drain(..slice.min(self.syncs.len())).collect(),
             ..Self::default()
         };
+        while first.logs.len() < slice
+            && let Some((log, request)) = self.logs.pop_first()
+        {
+            first.logs.insert(log, request);
+        }
         while first.reservations.len() < slice
             && let Some((key, reservation)) = self.reservations.pop_first()
         {
@@ -208,6 +219,7 @@ impl Deferred {
         self.files = others;
         Self {
             indexes: self.indexes.extract_if(.., |index| index.key.0 == log).collect(),
+            logs: self.logs.remove_entry(&log).into_iter().collect(),
             files: of_log,
             reservations: self.take_reservations(log),
             segments: self.segments.remove_entry(&log).into_iter().collect(),

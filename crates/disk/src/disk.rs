@@ -24,6 +24,10 @@ pub(crate) struct Disk {
     pub(crate) group: Group,
     pub(crate) queue: Arc<CommitQueue>,
     pub(crate) next_files: NextFiles,
+    /// Bytes of appends to logs whose files do not exist yet.
+    pub(crate) held_bytes: usize,
+    /// Why the last log could not be created, until one is.
+    pub(crate) creation_failure: Option<Error>,
 }
 
 /// Why a write failed.

@@ -15,9 +15,10 @@
 //! # Invariants
 //! - Nothing is reported durable before its sync succeeded. A failed sync is never retried: the log becomes
 //!   read-only.
-//! - With a committer thread, appending, committing, retention and prefix truncation create, resize, rename, remove
-//!   and sync no file on the caller's thread, except after a failed write. If a segment grows to twice its size before
-//!   the next file is created, they wait for the committer.
+//! - With a committer thread, creating logs, appending, committing, retention and prefix truncation create, resize,
+//!   rename, remove and sync no file on the caller's thread, except after a failed write. If a segment grows to twice
+//!   its size before the next file is created, they wait for the committer. Beyond 16 MiB of appends to logs whose
+//!   first file does not exist yet, they create such files.
 //! - Nothing in a file is acknowledged before the file has the name of a segment.
 //! - A segment is written from front to back, into zeros. Bytes after the log end are zero, or are truncated before
 //!   the next write to the log.
@@ -25,16 +26,17 @@
 //!
 //! # Memory
 //! An idle log takes about 1 KiB. Cached entries are bounded per log and in total ([`Settings::tail_bytes`],
-//! [`Settings::cache_bytes`]). In addition, a log buffers at most 4 MiB of a turn's appends. An index takes up to
-//! 48 KiB ([`Settings::indexes`]).
+//! [`Settings::cache_bytes`]). In addition, a log buffers at most 4 MiB of a turn's appends, and new logs together
+//! 16 MiB. An index takes up to 48 KiB ([`Settings::indexes`]).
 //!
 //! # Files
 //! | file | contents |
 //! |---|---|
-//! | `store.rs` | all logs of a shard; rolling, retention and compaction in `store/` |
+//! | `store.rs` | all logs of a shard; opening, rolling, retention and compaction in `store/` |
 //! | `disk.rs`, `single.rs` | what the logs of a store share; one log and its append path |
 //! | `log_dir.rs`, `segments.rs`, `positions.rs` | where a log is, its segments, how far it has come |
 //! | `writer.rs`, `space.rs`, `tickets.rs` | writes into the newest segment, preallocation, tickets that are not complete |
+//! | `creation.rs`, `new_log.rs` | logs that do not exist yet, and the appends that wait for their files |
 //! | `log_start.rs`, `upkeep.rs` | where a log starts, what maintenance remembers of it |
 //! | `notes.rs`, `notes/` | sidecar notes of a log |
 //! | `read.rs`, `read/`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
@@ -56,6 +58,7 @@ mod checkpoint;
 mod cleaning;
 mod commit;
 mod compact;
+mod creation;
 mod cursors;
 mod deferred;
 mod disk;
@@ -70,6 +73,7 @@ mod log_dir;
 mod log_start;
 mod mapped;
 mod name;
+mod new_log;
 mod next_file;
 mod notes;
 mod overlay;

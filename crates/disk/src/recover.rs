@@ -38,8 +38,6 @@ const SKIPPED_OFFSETS: u64 = 1 << 32;
 
 /// What is known of a log before its files are read.
 pub(crate) struct Prior {
-    /// Whether the log is new: only its directory exists, possibly not yet durably.
-    pub(crate) is_new: bool,
     /// Checkpoint entry of this log.
     pub(crate) known: Option<Known>,
     /// Whether the store was closed cleanly after that checkpoint.
@@ -76,7 +74,7 @@ impl Log {
         let mut recovery = Recovery { fs: &*disk.fs, dir: &dir, name, segments: found.segments };
         let end = recovery.run(known, before)?;
         let segments = Segments::new(recovery.segments);
-        let mut log = Self::new(LogDir::new(id, name, dir), options, segments, end, before.is_new);
+        let mut log = Self::new(LogDir::new(id, name, dir), options, segments, end);
         // Retention may have removed segments since the checkpoint. If it cannot have, reading them is an error.
         let start = match oldest {
             Some(oldest) if !before.is_exact() => oldest.max(known.start),
@@ -167,7 +165,7 @@ impl Recovery<'_> {
             if before.known.is_some() {
                 return self.continue_after_loss(Place::default(), known, before, None);
             }
-            return self.create_segment(0, before.is_new);
+            return self.create_segment(0);
         }
         if before.is_exact() && self.matches(known.committed) {
             return Ok(known.committed);
@@ -204,15 +202,13 @@ impl Recovery<'_> {
             self.name,
             self.dir.display(),
         );
-        self.create_segment(base, false)
+        self.create_segment(base)
     }
 
-    /// Creates a segment. For a new log, its directory entry is synced with the first commit.
-    fn create_segment(&mut self, base: u64, is_new: bool) -> io::Result<Place> {
+    /// Creates a segment.
+    fn create_segment(&mut self, base: u64) -> io::Result<Place> {
         self.fs.open(&self.dir.join(name::segment(base)), Mode::New)?;
-        if !is_new {
-            self.fs.sync_dir(self.dir)?;
-        }
+        self.fs.sync_dir(self.dir)?;
         self.segments.push_back(Segment::new(base, 0, Some(Box::new(Index::new(base)))));
         Ok(Place::beginning(base))
     }

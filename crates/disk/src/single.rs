@@ -8,19 +8,18 @@
 //! [`SegmentReader`], [`Compactor`].
 
 use std::io;
-use std::path::PathBuf;
 
-use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, ValidBatch};
+use mainstem_log::{BatchHeader, Durability, Error, Options, State, Ticket, ValidBatch};
 
 use crate::cleaning::Cleaning;
 use crate::commit::Ack;
 use crate::compact::Compactor;
 use crate::deferred::SealedIndex;
 use crate::disk::{Disk, Failure};
-use crate::fs::Mode;
 use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::log_start::LogStart;
+use crate::new_log::Creation;
 use crate::next_file::Created;
 use crate::notes::Notes;
 use crate::positions::Positions;
@@ -48,18 +47,20 @@ pub(crate) struct Log {
     pub(crate) writer: Writer,
     pub(crate) cleaning: Cleaning,
     pub(crate) upkeep: Upkeep,
-    tickets: Tickets,
+    pub(crate) tickets: Tickets,
+    /// `None` if its first file exists.
+    pub(crate) creation: Option<Box<Creation>>,
     notes: Notes,
     roller: Roller,
     /// Offset of the last read error that was logged.
     unreadable: Option<u64>,
     /// Whether the directory entry of its first segment may not be durable yet.
-    is_new: bool,
+    pub(crate) is_new: bool,
 }
 
 impl Log {
-    /// A log as recovery has found it, with its end at `end`.
-    pub(crate) fn new(dir: LogDir, options: &Options, segments: Segments, end: Place, is_new: bool) -> Self {
+    /// A log with these segments, and its end at `end`.
+    pub(crate) fn new(dir: LogDir, options: &Options, segments: Segments, end: Place) -> Self {
         Self {
             dir,
             options: options.clone(),
@@ -72,46 +73,17 @@ impl Log {
             cleaning: Cleaning::default(),
             upkeep: Upkeep::new(end.position > 0),
             tickets: Tickets::default(),
+            creation: None,
             notes: Notes::default(),
             roller: Roller::default(),
             unreadable: None,
-            is_new,
+            is_new: false,
         }
-    }
-
-    /// Creates a log of which nothing exists, with two calls of the file system: the committer makes it durable. `None`
-    /// if a failed attempt has left something.
-    pub(crate) fn create(
-        disk: &mut Disk,
-        id: LogId,
-        name: &str,
-        dir: PathBuf,
-        options: &Options,
-    ) -> io::Result<Option<Self>> {
-        let dir = LogDir::new(id, name, dir);
-        disk.fs.create_dir(dir.path())?;
-        let file = match disk.fs.open(&dir.segment(0), Mode::New) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
-            outcome => outcome?,
-        };
-        disk.files.hold(dir.key(0), file);
-        let first = Segment::new(0, 0, Some(Box::new(Index::new(0))));
-        Ok(Some(Self::new(dir, options, Segments::new([first].into()), Place::beginning(0), true)))
-    }
-
-    /// Whether the directory entry of its first segment may not be durable yet.
-    pub(crate) fn is_new(&self) -> bool {
-        self.is_new
     }
 
     /// Whether a segment may not have its name yet.
     pub(crate) fn has_unnamed(&self) -> bool {
         self.roller.has_unnamed()
-    }
-
-    /// Reports that the directory entry of its first segment is durable.
-    pub(crate) fn creation_ack(&self) -> Ack {
-        Ack { is_synced: true, ..Ack::of(self.dir.id(), self.positions.head()) }
     }
 
     /// What reading needs.
@@ -150,11 +122,14 @@ impl Log {
     /// Stores a note. Returns whether that was possible.
     pub(crate) fn add_note(&mut self, disk: &mut Disk, note: &[u8]) -> bool {
         let is_committed = self.state == State::Ready && self.tail.unwritten().is_empty();
-        is_committed && self.notes.add(disk, &self.dir, self.positions.head().offset, note)
+        is_committed && self.has_file() && self.notes.add(disk, &self.dir, self.positions.head().offset, note)
     }
 
     /// Returns the valid notes, concatenated. Call it before the first append or note.
     pub(crate) fn notes(&self, disk: &Disk) -> io::Result<Vec<u8>> {
+        if !self.has_file() {
+            return Ok(Vec::new());
+        }
         self.notes.read(disk, &self.dir, self.positions.head().offset)
     }
 
@@ -207,6 +182,9 @@ impl Log {
         if self.tail.unwritten().is_empty() {
             return Ok(());
         }
+        if let Err(error) = self.create_file(disk) {
+            return Err(self.fail_creation(disk, &error));
+        }
         let Self { dir, options, positions, tail, writer, .. } = self;
         match writer.write(disk, dir, options, tail.unwritten(), positions.written(), positions.head()) {
             Ok(()) => {
@@ -232,7 +210,7 @@ impl Log {
 
     /// Whether a roll need not wait for the file of the next segment. Requests it otherwise.
     pub(crate) fn can_roll(&mut self, disk: &mut Disk) -> bool {
-        self.roller.is_ready(disk, &self.dir, &self.options)
+        self.has_file() && self.roller.is_ready(disk, &self.dir, &self.options)
     }
 
     /// Closes the newest segment and starts another.
@@ -284,7 +262,7 @@ impl Log {
             self.acknowledge(disk, false, Err(Error::Broken));
             return None;
         }
-        if self.flush(disk).is_err() {
+        if !self.has_file() && self.hold(disk) || self.flush(disk).is_err() {
             return None;
         }
         let is_synced = self.options.durability == Durability::Fsync || self.tickets.forces_sync();
@@ -306,7 +284,7 @@ impl Log {
     }
 
     /// Queues the completion of the turn's ticket after everything submitted before.
-    fn acknowledge(&mut self, disk: &mut Disk, is_synced: bool, outcome: Result<(), Error>) {
+    pub(crate) fn acknowledge(&mut self, disk: &mut Disk, is_synced: bool, outcome: Result<(), Error>) {
         let end = self.positions.submitted();
         if let Some(ack) = self.tickets.submit(self.dir.id(), end, is_synced, outcome) {
             disk.group.acknowledge(ack);

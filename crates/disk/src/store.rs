@@ -16,7 +16,7 @@ use mainstem_log::{
 };
 
 use crate::checkpoint::{self, Checkpoint, Loaded};
-use crate::commit::{DirSync, Group, Syncer, remove_dir};
+use crate::commit::{Group, Syncer, remove_dir};
 use crate::disk::{Disk, Failure, store_error};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
@@ -25,7 +25,6 @@ use crate::name;
 use crate::next_file::NextFiles;
 use crate::queue::CommitQueue;
 use crate::read::FileRange;
-use crate::recover::Prior;
 use crate::redo::redo;
 use crate::settings::{Committer, Settings};
 use crate::single::Log;
@@ -35,6 +34,7 @@ use tail_cache::TailCache;
 
 mod checkpoints;
 mod maintenance;
+mod opening;
 mod schedule;
 mod tail_cache;
 
@@ -134,8 +134,17 @@ impl SegmentStore {
         let files = Files::new(fs.clone(), open_files);
         let checkpoint_bytes = settings.checkpoint_bytes;
         let indexes = Recent::new(settings.indexes);
-        let disk =
-            Disk { fs, settings, files, indexes, group: Group::default(), queue: queue.clone(), next_files };
+        let disk = Disk {
+            fs,
+            settings,
+            files,
+            indexes,
+            group: Group::default(),
+            queue: queue.clone(),
+            next_files,
+            held_bytes: 0,
+            creation_failure: None,
+        };
         Ok(Self {
             dir,
             disk,
@@ -203,6 +212,7 @@ impl SegmentStore {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
             }
         }
+        self.on_created(&report.created);
         self.on_removed(&report.removed, report.checkpoint);
         for log in report.stalled {
             if let Some(log) = &mut self.logs[log.0 as usize] {
@@ -218,10 +228,17 @@ impl SegmentStore {
 
     /// Submits the current group and waits until the committer has done what concerns this log.
     fn settle(&mut self, log: LogId) {
-        let group = std::mem::take(&mut self.disk.group);
-        self.queue.submit(group);
-        drop(self.queue.wait_for(Some(log)));
-        self.process_reports();
+        loop {
+            let has_file = self.has_file(log);
+            let group = std::mem::take(&mut self.disk.group);
+            self.queue.submit(group);
+            drop(self.queue.wait_for(Some(log)));
+            self.process_reports();
+            if self.has_file(log) == has_file {
+                break;
+            }
+            // The appends that waited for the file were submitted just now.
+        }
     }
 
     /// Submits the current group and waits until the committer is idle.
@@ -230,6 +247,26 @@ impl SegmentStore {
         self.queue.submit(group);
         drop(self.queue.wait_idle());
         self.process_reports();
+    }
+
+    /// Submits the appends to a log since the last commit.
+    #[inline]
+    fn commit_log(&mut self, log: LogId) {
+        let to = open_log(&mut self.logs, log);
+        let before = to.positions.submitted();
+        if let Some(ticket) = to.commit(&mut self.disk) {
+            self.completed.push(Completion { log, ticket, outcome: Ok(()) });
+        }
+        self.since_checkpoint += if before.base == to.positions.submitted().base {
+            to.positions.submitted().position.saturating_sub(before.position)
+        } else {
+            to.positions.submitted().position
+        };
+        if before.position == 0 || before.base < to.positions.submitted().base || to.exceeds_retention_bytes()
+        {
+            self.schedule.set(log, Due::Now);
+        }
+        self.cached.note(to.dir.id(), &mut to.tail);
     }
 
     /// Drops the least recently used indexes beyond the bound.
@@ -253,41 +290,11 @@ impl SegmentStore {
         }
     }
 
-    fn create_log(&mut self, name: &str, options: &Options) -> io::Result<LogId> {
-        let dir = self.dir.join(name::log_dir(name));
-        let is_new = !self.names.contains_key(name);
-        let before = Prior { is_new, known: self.known.get(name).copied(), was_closed: self.was_closed };
-        let id = LogId(self.logs.len() as u32);
-        let created = if is_new {
-            self.finish_removal(name)?;
-            Log::create(&mut self.disk, id, name, dir.clone(), options)?
-        } else {
-            None
-        };
-        let log = match created {
-            Some(log) => log,
-            None => Log::open(&mut self.disk, id, name, dir, options, &before)?,
-        };
-        self.is_checkpoint_stale |=
-            before.known.is_some_and(|known| log.positions.synced() < known.committed);
-        if is_new {
-            self.disk
-                .group
-                .dirs
-                .insert(id, DirSync { dir: log.dir.path().to_owned(), is_new, segments: Vec::new() });
-            // No ticket depends on this, but the log counts as durable from then on.
-            self.disk.group.acknowledge(log.creation_ack());
-        }
-        self.logs.push(Some(Box::new(log)));
-        self.schedule.set(id, Due::Now);
-        self.names.insert(name.to_owned(), LogEntry::Open(id));
-        self.refresh_checkpoint()?;
-        Ok(id)
-    }
-
     /// Syncs everything and marks the store as cleanly closed.
     fn close(&mut self) -> Result<(), Error> {
         self.commit();
+        self.settle_all();
+        // Appends that waited for the files of their logs were submitted just now.
         self.settle_all();
         self.queue.wait_idle().settle()?;
         let mut is_clean = true;
@@ -423,7 +430,7 @@ impl LogAdmin for SegmentStore {
             self.schedule.set(log, Due::Now);
             return Ok(log);
         }
-        self.create_log(name, options).map_err(|error| store_error(&error))
+        self.open_closed(name, options).map_err(|error| store_error(&error))
     }
 
     fn remove(&mut self, log: LogId) -> Result<(), Error> {
@@ -432,6 +439,7 @@ impl LogAdmin for SegmentStore {
         self.schedule.set(log, Due::Never);
         self.completed.retain(|completion| completion.log != log);
         self.cached.forget(gone.dir.id(), &mut gone.tail);
+        gone.release_held(&mut self.disk);
         let name = gone.dir.name();
         self.names.remove(&**name);
         self.known.remove(&**name);
@@ -505,23 +513,7 @@ impl Store for SegmentStore {
         self.cached.count_commit();
         let mut dirty = std::mem::take(&mut self.dirty);
         for log in dirty.drain(..) {
-            let to = open_log(&mut self.logs, log);
-            let before = to.positions.submitted();
-            if let Some(ticket) = to.commit(&mut self.disk) {
-                self.completed.push(Completion { log, ticket, outcome: Ok(()) });
-            }
-            self.since_checkpoint += if before.base == to.positions.submitted().base {
-                to.positions.submitted().position.saturating_sub(before.position)
-            } else {
-                to.positions.submitted().position
-            };
-            if before.position == 0
-                || before.base < to.positions.submitted().base
-                || to.exceeds_retention_bytes()
-            {
-                self.schedule.set(log, Due::Now);
-            }
-            self.cached.note(to.dir.id(), &mut to.tail);
+            self.commit_log(log);
         }
         self.dirty = dirty;
         self.trim_cache();

@@ -10,6 +10,8 @@ use crate::scan::Place;
 pub(crate) struct Tickets {
     /// Ticket of the appends since the last commit.
     current: Option<Ticket>,
+    /// The last ticket of earlier commits that the committer was not given yet, and how many come before it.
+    held: Option<(Ticket, usize)>,
     /// Whether the next commit is synced regardless of the options.
     forces_sync: bool,
     /// Number of tickets submitted and not yet reported.
@@ -42,12 +44,27 @@ impl Tickets {
         self.submitted > 0
     }
 
-    /// Takes the current ticket, to complete it without the committer.
-    pub(crate) fn take(&mut self) -> Option<Ticket> {
-        self.current.take()
+    /// Whether there are appends since the last commit.
+    pub(crate) fn has_current(&self) -> bool {
+        self.current.is_some()
     }
 
-    /// Takes the current ticket, to complete it with a report of the committer. `None` if nothing was appended.
+    /// Keeps the current ticket for a later commit.
+    pub(crate) fn hold(&mut self) {
+        if let Some(ticket) = self.current.take() {
+            let earlier = self.held.map_or(0, |(_, earlier)| earlier + 1);
+            self.held = Some((ticket, earlier));
+        }
+    }
+
+    /// Takes the newest ticket, to complete it and those before without the committer.
+    pub(crate) fn take(&mut self) -> Option<Ticket> {
+        let held = self.held.take();
+        self.current.take().or(held.map(|(ticket, _)| ticket))
+    }
+
+    /// Takes the newest ticket, to complete it and those before with a report of the committer. `None` if nothing was
+    /// appended.
     pub(crate) fn submit(
         &mut self,
         log: LogId,
@@ -55,9 +72,13 @@ impl Tickets {
         is_synced: bool,
         outcome: Result<(), Error>,
     ) -> Option<Ack> {
-        let ticket = self.current.take()?;
-        self.submitted += 1;
-        Some(Ack { ticket: Some(ticket), is_synced, outcome, ..Ack::of(log, end) })
+        let (ticket, earlier) = match (self.current.take(), self.held.take()) {
+            (Some(ticket), None) => (ticket, 0),
+            (Some(ticket), Some((_, earlier))) => (ticket, earlier + 1),
+            (None, held) => held?,
+        };
+        self.submitted += 1 + earlier;
+        Some(Ack { ticket: Some(ticket), is_synced, outcome, earlier, ..Ack::of(log, end) })
     }
 
     /// Counts the tickets of a report.

@@ -90,6 +90,10 @@ impl Log {
         if self.state == mainstem_log::State::Broken {
             return false;
         }
+        if !self.has_file() {
+            // It could not be created, and nothing was acknowledged.
+            return true;
+        }
         let Place { base, position, .. } = self.positions.written();
         let closed = self.dir.file(&mut disk.files, base).and_then(|file| {
             let is_shorter = self.writer.release(&*file, position)?;

@@ -43,14 +43,35 @@ impl SegmentReader<'_> {
         from: Place,
         timestamp_ms: i64,
     ) -> Result<Option<TimestampOffset>, Error> {
+        if let Some(found) = self.find_time_in_file(disk, at, from, timestamp_ms)? {
+            return Ok(Some(found));
+        }
+        if at + 1 < self.segments.len() {
+            return Ok(None);
+        }
+        let unwritten = batches(self.tail.unwritten());
+        Ok(unwritten.into_iter().find_map(|batch| find_in(disk, &batch, self.start, timestamp_ms)))
+    }
+
+    fn find_time_in_file(
+        &mut self,
+        disk: &mut Disk,
+        at: usize,
+        from: Place,
+        timestamp_ms: i64,
+    ) -> Result<Option<TimestampOffset>, Error> {
         let end = self.end_of_segment(at);
+        if end.position == 0 {
+            // The file may not exist yet.
+            return Ok(None);
+        }
         let mut place = from;
         let file = self.dir.file(&mut disk.files, end.base).map_err(|_| corrupt_at(place))?;
         let mut scan = Scan::new(&*file, end.position, end.offset, self.cleaning.gaps(end.base));
         loop {
             let header = match scan.step(place).map_err(|_| corrupt_at(place))? {
                 Step::Batch(header) => header,
-                Step::End if scan.is_at_end(place) => break,
+                Step::End if scan.is_at_end(place) => return Ok(None),
                 Step::End | Step::Damaged => return Err(corrupt_at(place)),
             };
             if header.max_timestamp_ms >= timestamp_ms && header.end_offset() > self.start {
@@ -62,11 +83,6 @@ impl SegmentReader<'_> {
             }
             place = place.after(&header);
         }
-        if at + 1 < self.segments.len() {
-            return Ok(None);
-        }
-        let unwritten = batches(self.tail.unwritten());
-        Ok(unwritten.into_iter().find_map(|batch| find_in(disk, &batch, self.start, timestamp_ms)))
     }
 }
 

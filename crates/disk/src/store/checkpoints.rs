@@ -23,7 +23,7 @@ impl SegmentStore {
         let known = |(name, place): (&String, &LogEntry)| match place {
             LogEntry::Open(log) => {
                 let log = self.log(*log);
-                if log.is_new() {
+                if log.is_new {
                     // An entry claims that the log has a segment on disk.
                     return None;
                 }

@@ -9,6 +9,8 @@ use std::fmt;
 use mainstem_log::contract::ReferenceLog;
 use mainstem_log::{Appended, Batch, Completion, Durability, Status, Ticket, batches};
 
+use crate::incarnation::CommitMode;
+
 /// How an incarnation ended, ordered by severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
@@ -288,11 +290,12 @@ impl Log {
         self.ended == Some(End::Killed)
     }
 
-    /// Whether the log must exist.
-    pub(crate) fn must_be_there(&self) -> bool {
+    /// Whether the log must exist. A thread may not have created it before something was completed.
+    pub(crate) fn must_be_there(&self, mode: CommitMode) -> bool {
+        let is_created = mode == CommitMode::Inline || self.completed_to > 0;
         match self.ended {
             Some(End::PowerLost) => self.durable_to > 0 && !self.may_be_missing,
-            _ => !self.may_be_missing,
+            _ => is_created && !self.may_be_missing,
         }
     }
 

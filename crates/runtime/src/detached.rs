@@ -531,8 +531,6 @@ mod tests {
     impl Service for Sender {
         type Mail = ();
 
-        fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
-
         fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
             for len in bytes {
                 io.output(conn).unwrap().push_file(Arc::new(Short), 0, usize::from(*len));
@@ -540,23 +538,11 @@ mod tests {
             Received { consumed: bytes.len(), ..Received::default() }
         }
 
-        fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
         fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {
             self.closed += 1;
         }
 
         fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, _mail: ()) {}
-
-        fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
-
-        fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
-
-        fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
-            true
-        }
-
-        fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
 
         fn drain(&mut self, _io: &mut Io<'_, ()>) {}
     }

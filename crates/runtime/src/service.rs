@@ -8,36 +8,41 @@ use crate::links::ConnId;
 use crate::listener::ProtocolTag;
 
 /// A protocol implementation on one shard. The driver calls it from the shard's thread, one call at a time.
+///
+/// Methods with a default are notices that a service may have no use for. A service made of others forwards all of
+/// them. What would be lost if it were ignored has no default: input, messages, and the shutdown.
 pub trait Service: Sized {
     /// Message type between the service's instances on different shards.
     type Mail: Send + 'static;
 
     /// Called when a connection was accepted by a listener of `protocol`, before any handshake of its transport.
-    fn accepted(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId, protocol: ProtocolTag);
+    fn accepted(&mut self, _io: &mut Io<'_, Self::Mail>, _conn: ConnId, _protocol: ProtocolTag) {}
 
     /// Called with input. `bytes` starts after the bytes that the service consumed last.
     fn received(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId, bytes: &[u8]) -> Received;
 
     /// Called when a congested output has drained, after [`Io::output_if_room`] returned `None`.
-    fn drained(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId);
+    fn drained(&mut self, _io: &mut Io<'_, Self::Mail>, _conn: ConnId) {}
 
     /// Called when the peer closed the connection or it failed. Not called after [`Io::close`].
-    fn closed(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId);
+    fn closed(&mut self, _io: &mut Io<'_, Self::Mail>, _conn: ConnId) {}
 
     /// Called with a message from the service on shard `from`.
     fn mail(&mut self, io: &mut Io<'_, Self::Mail>, from: usize, mail: Self::Mail);
 
     /// Called when a timer set with [`Io::set_timer`] fires.
-    fn timer(&mut self, io: &mut Io<'_, Self::Mail>, token: u64);
+    fn timer(&mut self, _io: &mut Io<'_, Self::Mail>, _token: u64) {}
 
     /// Called at the start of a turn, before its messages and input.
-    fn turn_begins(&mut self, io: &mut Io<'_, Self::Mail>);
+    fn turn_begins(&mut self, _io: &mut Io<'_, Self::Mail>) {}
 
     /// Whether to offer held connections ([`Received::hold`]) their input again in this turn.
-    fn takes_held(&mut self, io: &mut Io<'_, Self::Mail>) -> bool;
+    fn takes_held(&mut self, _io: &mut Io<'_, Self::Mail>) -> bool {
+        true
+    }
 
     /// Called after the turn's input, immediately before output is flushed.
-    fn turn_ends(&mut self, io: &mut Io<'_, Self::Mail>);
+    fn turn_ends(&mut self, _io: &mut Io<'_, Self::Mail>) {}
 
     /// Called on shutdown: send final packets and close all connections.
     fn drain(&mut self, io: &mut Io<'_, Self::Mail>);

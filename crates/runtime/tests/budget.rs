@@ -32,10 +32,6 @@ impl Service for Worker {
         Received { consumed, ..Received::default() }
     }
 
-    fn drained(&mut self, _io: &mut Io<'_, u8>, _conn: ConnId) {}
-
-    fn closed(&mut self, _io: &mut Io<'_, u8>, _conn: ConnId) {}
-
     fn mail(&mut self, io: &mut Io<'_, u8>, _from: usize, mail: u8) {
         io.charge(u32::from(mail) * 100);
         self.mails.push(mail);
@@ -45,14 +41,6 @@ impl Service for Worker {
         io.charge(100);
         self.timers += 1;
     }
-
-    fn turn_begins(&mut self, _io: &mut Io<'_, u8>) {}
-
-    fn takes_held(&mut self, _io: &mut Io<'_, u8>) -> bool {
-        true
-    }
-
-    fn turn_ends(&mut self, _io: &mut Io<'_, u8>) {}
 
     fn drain(&mut self, _io: &mut Io<'_, u8>) {}
 }

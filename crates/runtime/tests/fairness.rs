@@ -21,8 +21,6 @@ struct Pings;
 impl Service for Pings {
     type Mail = ();
 
-    fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
-
     fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
         if bytes[0] == PING {
             io.output(conn).expect("an open connection").buffer().extend_from_slice(bytes);
@@ -35,21 +33,7 @@ impl Service for Pings {
         Received { consumed: bytes.len(), ..Received::default() }
     }
 
-    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
-    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
     fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
-
-    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
-
-    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
-
-    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
-        true
-    }
-
-    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
 
     fn drain(&mut self, _io: &mut Io<'_, ()>) {}
 }
@@ -133,8 +117,6 @@ struct Seen {
 impl Service for Slices {
     type Mail = ();
 
-    fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
-
     fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
         if bytes[0] == PING {
             io.output(conn).expect("an open connection").buffer().extend_from_slice(bytes);
@@ -157,21 +139,7 @@ impl Service for Slices {
         Received { consumed: 0, hold: true, ..Received::default() }
     }
 
-    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
-    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
     fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
-
-    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
-
-    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
-
-    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
-        true
-    }
-
-    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
 
     fn drain(&mut self, _io: &mut Io<'_, ()>) {}
 }
@@ -243,21 +211,7 @@ impl Service for Shares {
         Received { consumed: 0, hold: true, ..Received::default() }
     }
 
-    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
-    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
     fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
-
-    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
-
-    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
-
-    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
-        true
-    }
-
-    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
 
     fn drain(&mut self, _io: &mut Io<'_, ()>) {}
 }
@@ -307,8 +261,6 @@ struct Refusing {
 impl Service for Refusing {
     type Mail = ();
 
-    fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
-
     fn received(&mut self, io: &mut Io<'_, ()>, _conn: ConnId, bytes: &[u8]) -> Received {
         if self.has_waited.load(Ordering::Relaxed) {
             return Received { consumed: bytes.len(), ..Received::default() };
@@ -316,10 +268,6 @@ impl Service for Refusing {
         io.set_timer(io.clock.now_ms + 200, 0);
         Received { consumed: 0, hold: true, ..Received::default() }
     }
-
-    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
-    fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
 
     fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
 
@@ -334,8 +282,6 @@ impl Service for Refusing {
     fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
         self.has_waited.load(Ordering::Relaxed)
     }
-
-    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
 
     fn drain(&mut self, _io: &mut Io<'_, ()>) {}
 }

@@ -50,24 +50,12 @@ impl Service for Letters {
         Received { consumed: bytes.len(), ..Received::default() }
     }
 
-    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
     fn closed(&mut self, _io: &mut Io<'_, ()>, conn: ConnId) {
         self.all.retain(|known| *known != conn);
         self.subscribers.retain(|known| *known != conn);
     }
 
     fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
-
-    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
-
-    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
-
-    fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
-        true
-    }
-
-    fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
 
     fn drain(&mut self, io: &mut Io<'_, ()>) {
         for conn in self.all.drain(..) {

@@ -151,18 +151,12 @@ impl Service for Commands {
         Received { consumed, hold: self.waiting == Some(conn), ..Received::default() }
     }
 
-    fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
-
     fn closed(&mut self, io: &mut Io<'_, ()>, conn: ConnId) {
         self.events.push(Event::Closed { shard: io.shard });
         self.forget(conn);
     }
 
     fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, (): ()) {}
-
-    fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
-
-    fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
 
     fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
         self.takes_held

@@ -10,17 +10,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::service::TowerToHyperService;
+use mainstem_quota::LogThrottle;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::access::Peer;
 use crate::app::{App, Phase};
@@ -41,8 +42,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub const RESERVED_CONNECTIONS: usize = 64;
 /// Longest time for the head of a request to arrive on a reserved connection, and for its client to read nothing.
 const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Shortest time between two log lines about connections that were closed to make room, or refused.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest time for the response to a head that did not arrive in time.
 const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after `accept` failed, for example because the process has no file descriptors left.
@@ -120,8 +119,8 @@ struct Acceptor {
     regular: Kind,
     reserved: Kind,
     connections: JoinSet<()>,
-    evictions: Throttle,
-    refusals: Throttle,
+    evictions: LogThrottle,
+    refusals: LogThrottle,
     connections_max: usize,
 }
 
@@ -145,8 +144,8 @@ impl Acceptor {
             regular,
             reserved,
             connections: JoinSet::new(),
-            evictions: Throttle::default(),
-            refusals: Throttle::default(),
+            evictions: LogThrottle::default(),
+            refusals: LogThrottle::default(),
             connections_max: settings.connections_max,
         }
     }
@@ -189,7 +188,7 @@ impl Acceptor {
             admitted => (&self.regular, admitted),
         };
         if kind.is_reserved
-            && let Some(count) = self.refusals.count()
+            && let Some(count) = self.refusals.count(Instant::now())
         {
             log::warn!(
                 "http: {count} connections refused: {max} have a request under way, which is the limit of http.max_connections; health and metrics are served"
@@ -199,7 +198,7 @@ impl Acceptor {
             Admitted::Open(connection) => connection,
             Admitted::Evicting(connection) => {
                 if !kind.is_reserved
-                    && let Some(count) = self.evictions.count()
+                    && let Some(count) = self.evictions.count(Instant::now())
                 {
                     log::warn!(
                         "http: {count} idle connections closed to make room: {max} are open, which is the limit of http.max_connections"
@@ -214,25 +213,6 @@ impl Acceptor {
             service.await;
             drop(permit);
         });
-    }
-}
-
-/// Lets one log line pass per interval, and counts what it stands for.
-#[derive(Default)]
-struct Throttle {
-    last: Option<Instant>,
-    count: u64,
-}
-
-impl Throttle {
-    /// Counts an occurrence. Returns the number since the last line if a line is due.
-    fn count(&mut self) -> Option<u64> {
-        self.count += 1;
-        if self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
-            return None;
-        }
-        self.last = Some(Instant::now());
-        Some(std::mem::take(&mut self.count))
     }
 }
 

@@ -22,15 +22,18 @@
 //! | `table.rs` | quotas by entity, and which one applies |
 //! | `bucket.rs` | a token bucket that shards share |
 //! | `buckets.rs` | the buckets of all clients, and counters |
+//! | `log_throttle.rs` | how often a log line about clients may be written |
 
 mod bucket;
 mod buckets;
 mod entity;
 mod key;
+mod log_throttle;
 mod table;
 
 pub use bucket::Bucket;
 pub use buckets::{BUCKETS_MAX, BucketSettings, Buckets, ClientQuotas, Counts};
 pub use entity::{ANONYMOUS, Entity, MAX_ENTITY_NAME_BYTES, Name};
 pub use key::{ADDRESS_KEYS, CLIENT_KEYS, HTTP_KEYS, KAFKA_KEYS, MQTT_KEYS, QuotaKey};
+pub use log_throttle::LogThrottle;
 pub use table::{MAX_QUOTAS, QuotaTable, Quotas};

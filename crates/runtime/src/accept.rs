@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use mainstem_quota::LogThrottle;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
-use crate::admission::{Admission, ListenerQuota, LogThrottle, Permit};
+use crate::admission::{Admission, ListenerQuota, Permit};
 use crate::links::Baggage;
 use crate::listener::{BoundListener, LISTENERS_MAX, ListenerAddress, ListenerConfig, ProtocolTag};
 use crate::proxy::TrustedProxies;

@@ -12,13 +12,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use mainstem_quota::LogThrottle;
 
 use crate::proxy::ProxiedClient;
 use crate::rate::RateLimit;
 
-/// Shortest time between two log lines about the same kind of refusal.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Bits of an IPv6 address that identify a client: hosts get a /64 and choose the rest.
 const IPV6_CLIENT_BITS: u32 = 64;
 
@@ -413,25 +413,6 @@ impl Drop for AddressPermit {
     }
 }
 
-/// Lets one log line pass per interval, and counts what it stands for.
-#[derive(Debug, Default)]
-pub struct LogThrottle {
-    last: Option<Instant>,
-    count: u64,
-}
-
-impl LogThrottle {
-    /// Counts an occurrence. Returns the number since the last line if a line is due.
-    pub fn count(&mut self, now: Instant) -> Option<u64> {
-        self.count += 1;
-        if self.last.is_some_and(|last| now.duration_since(last) < LOG_INTERVAL) {
-            return None;
-        }
-        self.last = Some(now);
-        Some(std::mem::take(&mut self.count))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -558,15 +539,5 @@ mod tests {
         let _other = admission.admit(&quota, Some(ip("2001:db8:0:1::1"))).unwrap();
         let _v4 = admission.admit(&quota, Some(ip("10.0.0.1"))).unwrap();
         assert_eq!(admission.admit(&quota, Some(ip("::ffff:10.0.0.1"))).unwrap_err(), Refusal::Address);
-    }
-
-    #[test]
-    fn the_log_gets_one_line_per_interval_with_the_number_of_occurrences() {
-        let mut throttle = LogThrottle::default();
-        let start = Instant::now();
-        assert_eq!(throttle.count(start), Some(1));
-        assert_eq!(throttle.count(start + LOG_INTERVAL / 2), None);
-        assert_eq!(throttle.count(start + LOG_INTERVAL), Some(2));
-        assert_eq!(throttle.count(start + LOG_INTERVAL * 2), Some(1));
     }
 }

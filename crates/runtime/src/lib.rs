@@ -71,9 +71,7 @@ mod turn_times;
 mod unix;
 mod work;
 
-pub use admission::{
-    AddressGate, AddressPermit, Admission, AdmissionLimits, ListenerQuota, LogThrottle, Permit, Refusal,
-};
+pub use admission::{AddressGate, AddressPermit, Admission, AdmissionLimits, ListenerQuota, Permit, Refusal};
 pub use detached::{Departure, Detached};
 pub use file::FileBytes;
 pub use frame::Frame;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use mainstem_runtime::LogThrottle;
+use mainstem_quota::LogThrottle;
 
 use crate::settings::Settings;
 use crate::upgrade::Rejection;

@@ -131,7 +131,7 @@ const LAYERS: &[Layer] = &[
         name: "runtime",
         tier: "1",
         contents: "shards: event loop, sockets, mailboxes, timers, output buffers",
-        imports: &[],
+        imports: &["quota"],
         pure: None,
     },
     Layer {
@@ -145,7 +145,7 @@ const LAYERS: &[Layer] = &[
         name: "websocket",
         tier: "2",
         contents: "WebSocket of listeners: the upgrade of a connection, frames, the layer of a connection",
-        imports: &["runtime"],
+        imports: &["runtime", "quota"],
         pure: None,
     },
     Layer {

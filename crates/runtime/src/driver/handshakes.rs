@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Driver;
-use crate::admission::LogThrottle;
+use mainstem_quota::LogThrottle;
+
 use crate::links::{ConnId, Link};
 use crate::service::Service;
 

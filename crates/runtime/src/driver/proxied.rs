@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::time::Instant;
 
+use mainstem_quota::LogThrottle;
 use mio::{Interest, Token};
 use slab::Slab;
 
 use super::Driver;
 use crate::accept::Arrival;
-use crate::admission::{LogThrottle, Permit};
+use crate::admission::Permit;
 use crate::proxy::{HEADER_BYTES_MAX, Header, parse};
 use crate::service::Service;
 

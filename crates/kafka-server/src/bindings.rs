@@ -1,4 +1,9 @@
 //! The topics that other protocols write to and read, on one shard: their sinks, and the readers of their sources.
+//!
+//! The names of bound topics are configuration; the topics themselves may not exist yet, or may be deleted and created
+//! again. So a sink looks its topic up with each record, has a missing one created, and lets records wait in order
+//! meanwhile. A reader belongs to a partition with its topic's id: a new topic of the same name gets a new reader, from
+//! its start.
 
 use std::sync::Arc;
 

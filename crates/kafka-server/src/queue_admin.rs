@@ -1,4 +1,9 @@
 //! Creating, configuring and deleting queues, on shard 0: they are topics of one partition.
+//!
+//! A queue's settings are configuration keys of its topic, so the changes are those of topics, in the same log and the
+//! same order, and Kafka's tools see them. A message for a queue that does not exist, or its first consumer, creates it
+//! if `queues.auto_create` allows that, and a dead letter always does; the request continues when the topic is there.
+//! Creating a queue again with the same settings succeeds: a client that got no reply may repeat it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! Continues the work of requests that takes several turns, see `pending_work.rs`.
+//!
+//! A batch takes this way from its first try on: [`Shard::produce_local`] appends it at once if its request has done
+//! little in this turn and nothing is held for its partition. Otherwise it is held, and so is everything behind it in
+//! that partition, so that batches never overtake each other. Each turn gives every task one partition in turn, within
+//! the share of the turn.
 
 use mainstem_kafka::ErrorCode;
 use mainstem_partition::{IncomingBatch, RecordsWork, Waiter};

@@ -1,4 +1,8 @@
 //! Reads PEM files, and builds the configuration of a listener of them.
+//!
+//! All files are read first, then the configuration is built of their contents. So one that is replaced while it is
+//! read cannot mix with the others unnoticed: the next check finds contents that differ and builds again, and what does
+//! not fit together, such as a key of another certificate, is an error that leaves the former configuration in use.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,9 @@
-//! WebSocket of one connection.
+//! WebSocket of one connection, as a layer between socket and service.
+//!
+//! The layer starts as a request of HTTP and becomes a stream of frames. It buffers the request head only, within a
+//! bound: payloads go to the service as they come, whatever the size of their frames, and output is framed when it is
+//! written. A violation ends the connection with the close code of RFC 6455 after what was to be sent before; a flood
+//! of pings costs one pong per read.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,11 @@
 //! Messages of shared subscriptions: one member of a group gets each.
+//!
+//! A member may live on any shard, and may have gone by the time a message reaches its shard. That shard then picks
+//! another member, so the message moves on instead of being lost; a bound on the tries keeps it from wandering while
+//! members come and go. A message without any member left is dropped and counted.
+//!
+//! What a member has not acknowledged when it goes is given to the others in the same way, with the original message
+//! from memory or from the journal.
 
 use std::sync::Arc;
 

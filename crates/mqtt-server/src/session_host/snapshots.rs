@@ -1,4 +1,11 @@
 //! Writing snapshots: the sessions of a shard as their journal is to know them, a few per turn.
+//!
+//! Sessions go on while the snapshot is written. Each is written as it is at that moment, and its later changes are
+//! entries behind it, so the parts need not be of one time. A message that only old sessions refer to is moved to the
+//! end of the journal first, or its beginning could never be deleted.
+//!
+//! After a failure of the disk, a snapshot also heals: references to entries that were lost get the places where the
+//! snapshot has written the messages again. Sessions that are ending are written as well, until their end is recorded.
 
 use mainstem_runtime::{Clock, Io};
 

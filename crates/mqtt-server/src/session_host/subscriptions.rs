@@ -1,4 +1,12 @@
 //! Subscriptions of sessions: limits, changes, and memberships in groups.
+//!
+//! Every subscription costs memory, and wildcards cost time with each publish, so a session has limits: number, memory,
+//! and levels of distinct wildcard shapes. What exceeds one is refused with a reason code of its own filter; the other
+//! filters of the packet are not affected. Replacing a subscription is not a new one, and is never refused for lack of
+//! room.
+//!
+//! The router has the subscribers of this shard, the routes those of all shards; both change here, and the journal
+//! records it.
 
 use mainstem_mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, SubscribeOptions};
 use mainstem_runtime::MemoryPressure;

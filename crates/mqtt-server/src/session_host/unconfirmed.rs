@@ -1,4 +1,8 @@
 //! Wills and messages that sessions have passed on, until these are known to be durable elsewhere.
+//!
+//! If the receiver's disk fails, the message is there in memory only. Taking it back would deliver it twice, and
+//! recording it as passed on could lose it, so it stays unconfirmed: this session's journal keeps it until no disk
+//! fails any more, and then records that it has left.
 
 use mainstem_runtime::Io;
 

@@ -140,7 +140,8 @@ pub enum State {
     /// The log accepts appends.
     #[default]
     Ready,
-    /// The last append failed for lack of space or file descriptors. The next one may succeed.
+    /// The last append failed for lack of space or file descriptors, or the log could not be created. The next one may
+    /// succeed.
     Full,
     /// A write or sync failed, so the state on disk is unknown. The log is read-only until it is recovered.
     Broken,
@@ -297,6 +298,8 @@ pub trait LogAdmin {
     fn names(&self) -> Vec<String>;
 
     /// Opens and recovers the log `name`, creating it if it does not exist. Reopening an open log updates its options.
+    /// A log may be created later, together with its first append: after a crash before that completes it may not
+    /// exist, and if it cannot be created, that append completes with the error.
     /// A name consists of 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is neither `.` nor `..`.
     ///
     /// # Errors

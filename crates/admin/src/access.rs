@@ -14,8 +14,9 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstem_security::{
-    Action, Actor, AdminChange, CertificateOutcome, Certified, ChangedSettings, Denial, Grants, Identity,
-    LogIn, LogInResult, Origin, PeerCertificate, Presented, ResourceKind, SecurityHost, SecurityState,
+    Action, Actor, AdminChange, BannedClient, CertificateOutcome, Certified, ChangedSettings, Denial, Grants,
+    Identity, LogIn, LogInResult, Origin, PeerCertificate, Presented, ResourceKind, SecurityHost,
+    SecurityState,
 };
 use tokio::sync::oneshot;
 
@@ -110,7 +111,7 @@ impl Caller {
         }
         let user = principal.user().map(|user| &**user);
         if state.bans().find(user, None, self.address, now_ms).is_some() {
-            security.published().note_ban_refused();
+            security.banned(&banned_client(user, self.address));
             return Err(Problem::banned());
         }
         let must_log_in = principal.user().is_none() && state.has_log_ins();
@@ -182,7 +183,7 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
     };
     let user = identity.principal.user().map(|user| &**user);
     if state.bans().find(user, None, address, unix_ms()).is_some() {
-        security.published().note_ban_refused();
+        security.banned(&banned_client(user, address));
         return Err(Problem::banned());
     }
     count_request(security.published(), &state, &identity.principal)?;
@@ -206,6 +207,10 @@ async fn check(app: &App, access: Access, mut request: Request) -> Result<Reques
     caller.check_in(&security, &state, (action, kind, &name))?;
     request.extensions_mut().insert(caller);
     Ok(request)
+}
+
+fn banned_client(user: Option<&str>, address: Option<IpAddr>) -> BannedClient<'_> {
+    BannedClient { user, client_id: None, address, protocol: Some(PROTOCOL) }
 }
 
 fn is_local(address: IpAddr) -> bool {

@@ -34,13 +34,20 @@ pub(crate) async fn add(
     if let Some((field, _)) = binding.iter().find(|(_, value)| value.is_null()) {
         return Err(Problem::invalid(format!("{field}: must not be null; omit it for the default")));
     }
-    let exists = find(&app, &name).is_some();
-    app.await_reply(|reply| app.broker().add_binding(&name, binding, reply)).await?;
-    let binding = find(&app, &name).unwrap_or_default();
-    if !exists {
-        caller.note(&app, "add-binding", &name, None, Some(audited(&binding)));
-    }
-    Ok(json_response(if exists { StatusCode::OK } else { StatusCode::CREATED }, &Value::Object(binding)))
+    let change = {
+        let app = app.clone();
+        async move {
+            let exists = find(&app, &name).is_some();
+            app.await_change(|reply| app.broker().add_binding(&name, binding, reply)).await?;
+            let binding = find(&app, &name).unwrap_or_default();
+            if !exists {
+                caller.note(&app, "add-binding", &name, None, Some(audited(&binding)));
+            }
+            let status = if exists { StatusCode::OK } else { StatusCode::CREATED };
+            Ok(json_response(status, &Value::Object(binding)))
+        }
+    };
+    app.carry_out(change).await
 }
 
 pub(crate) async fn remove(
@@ -48,10 +55,16 @@ pub(crate) async fn remove(
     Extension(caller): Extension<Caller>,
     PathParams(name): PathParams<String>,
 ) -> Result<Response, Problem> {
-    let binding = find(&app, &name).ok_or_else(Problem::no_binding)?;
-    app.await_reply(|reply| app.broker().remove_binding(&name, reply)).await?;
-    caller.note(&app, "remove-binding", &name, Some(audited(&binding)), None);
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let change = {
+        let app = app.clone();
+        async move {
+            let binding = find(&app, &name).ok_or_else(Problem::no_binding)?;
+            app.await_change(|reply| app.broker().remove_binding(&name, reply)).await?;
+            caller.note(&app, "remove-binding", &name, Some(audited(&binding)), None);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+    };
+    app.carry_out(change).await
 }
 
 /// The fields of a binding for the audit log.

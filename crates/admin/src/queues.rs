@@ -91,15 +91,22 @@ pub(crate) async fn create(
     PathParams(queue): PathParams<String>,
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Response, Problem> {
-    let exists = app.broker().queues().iter().any(|name| **name == *queue);
     let settings = pairs(settings)?;
     check_dead_letters(&app, &caller, &settings)?;
-    app.request(&queue, Request::Create { settings }).await?;
-    let info = info(app.request(&queue, Request::Info).await?)?;
-    if !exists {
-        caller.note(&app, "create-queue", &queue, None, Some(audited(&info)));
-    }
-    Ok(json_response(if exists { StatusCode::OK } else { StatusCode::CREATED }, &show_info(info)))
+    let change = {
+        let app = app.clone();
+        async move {
+            let exists = app.broker().queues().iter().any(|name| **name == *queue);
+            app.change(&queue, Request::Create { settings: settings.clone() }).await?;
+            let info = app.change(&queue, Request::Info).await.and_then(info);
+            if !exists {
+                caller.note(&app, "create-queue", &queue, None, Some(settings_after(&info, settings)));
+            }
+            let status = if exists { StatusCode::OK } else { StatusCode::CREATED };
+            Ok(json_response(status, &show_info(info?)))
+        }
+    };
+    app.carry_out(change).await
 }
 
 pub(crate) async fn configure(
@@ -113,11 +120,17 @@ pub(crate) async fn configure(
     }
     let settings = pairs(settings)?;
     check_dead_letters(&app, &caller, &settings)?;
-    let before = settings_before(&app, &queue).await;
-    app.request(&queue, Request::Configure { settings }).await?;
-    let info = info(app.request(&queue, Request::Info).await?)?;
-    caller.note(&app, "configure-queue", &queue, before, Some(audited(&info)));
-    Ok(json_response(StatusCode::OK, &show_info(info)))
+    let change = {
+        let app = app.clone();
+        async move {
+            let before = settings_before(&app, &queue).await;
+            app.change(&queue, Request::Configure { settings: settings.clone() }).await?;
+            let info = app.change(&queue, Request::Info).await.and_then(info);
+            caller.note(&app, "configure-queue", &queue, before, Some(settings_after(&info, settings)));
+            Ok(json_response(StatusCode::OK, &show_info(info?)))
+        }
+    };
+    app.carry_out(change).await
 }
 
 pub(crate) async fn delete(
@@ -125,10 +138,16 @@ pub(crate) async fn delete(
     Extension(caller): Extension<Caller>,
     PathParams(queue): PathParams<String>,
 ) -> Result<Response, Problem> {
-    let before = settings_before(&app, &queue).await;
-    app.request(&queue, Request::Delete).await?;
-    caller.note(&app, "delete-queue", &queue, before, None);
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let change = {
+        let app = app.clone();
+        async move {
+            let before = settings_before(&app, &queue).await;
+            app.change(&queue, Request::Delete).await?;
+            caller.note(&app, "delete-queue", &queue, before, None);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+    };
+    app.carry_out(change).await
 }
 
 #[derive(Deserialize, Default)]
@@ -180,11 +199,17 @@ pub(crate) async fn purge(
     PathParams(queue): PathParams<String>,
     Params(query): Params<PurgeQuery>,
 ) -> Result<Response, Problem> {
-    let group = query.group.as_deref().map(Into::into);
-    let purged = count(&app.request(&queue, Request::Purge { group }).await?)?;
-    let group = query.group.map(|group| ("group".to_owned(), group));
-    caller.note(&app, "purge-queue", &queue, None, group.map(|group| [group].into()));
-    Ok(purged)
+    let change = {
+        let app = app.clone();
+        async move {
+            let group = query.group.as_deref().map(Into::into);
+            let purged = app.change(&queue, Request::Purge { group }).await?;
+            let group = query.group.map(|group| ("group".to_owned(), group));
+            caller.note(&app, "purge-queue", &queue, None, group.map(|group| [group].into()));
+            count(&purged)
+        }
+    };
+    app.carry_out(change).await
 }
 
 #[derive(Deserialize, Default)]
@@ -211,13 +236,19 @@ pub(crate) async fn redrive(
     Params(query): Params<RedriveQuery>,
 ) -> Result<Response, Problem> {
     let max = query.max.unwrap_or(u64::MAX);
-    let Reply::Redriven(Redriven { moved, skipped }) = app.request(&queue, Request::Redrive { max }).await?
-    else {
-        return Err(Problem::unanswered());
+    let change = {
+        let app = app.clone();
+        async move {
+            let reply = app.change(&queue, Request::Redrive { max }).await?;
+            let Reply::Redriven(Redriven { moved, skipped }) = reply else {
+                return Err(Problem::unanswered());
+            };
+            let counts = [("count".to_owned(), moved.to_string())];
+            caller.note(&app, "redrive-queue", &queue, None, Some(counts.into()));
+            Ok(json_response(StatusCode::OK, &json!({ "count": moved, "skipped": skipped })))
+        }
     };
-    let counts = [("count".to_owned(), moved.to_string())];
-    caller.note(&app, "redrive-queue", &queue, None, Some(counts.into()));
-    Ok(json_response(StatusCode::OK, &json!({ "count": moved, "skipped": skipped })))
+    app.carry_out(change).await
 }
 
 #[derive(Deserialize, Default)]
@@ -240,14 +271,20 @@ pub(crate) async fn replay(
         (None, Some(time_ms)) => ReplayFrom::Time(check_range("from_time_ms", time_ms, 0..=TIME_MS_MAX)?),
         _ => return Err(Problem::invalid("set either from_offset or from_time_ms")),
     };
-    let replayed = app.request(&queue, Request::Replay { group: group.as_str().into(), from }).await?;
-    let response = count(&replayed)?;
     let what = match from {
         ReplayFrom::Offset(offset) => ("from-offset".to_owned(), offset.to_string()),
         ReplayFrom::Time(time_ms) => ("from-time-ms".to_owned(), time_ms.to_string()),
     };
-    caller.note(&app, "replay-queue", &queue, None, Some([("group".to_owned(), group), what].into()));
-    Ok(response)
+    let change = {
+        let app = app.clone();
+        async move {
+            let replayed = app.change(&queue, Request::Replay { group: group.as_str().into(), from }).await?;
+            let after = [("group".to_owned(), group), what].into();
+            caller.note(&app, "replay-queue", &queue, None, Some(after));
+            count(&replayed)
+        }
+    };
+    app.carry_out(change).await
 }
 
 pub(crate) async fn remove_group(
@@ -255,9 +292,16 @@ pub(crate) async fn remove_group(
     Extension(caller): Extension<Caller>,
     PathParams((queue, group)): PathParams<(String, String)>,
 ) -> Result<Response, Problem> {
-    app.request(&queue, Request::RemoveGroup { group: group.as_str().into() }).await?;
-    caller.note(&app, "remove-queue-group", &queue, Some([("group".to_owned(), group)].into()), None);
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let change = {
+        let app = app.clone();
+        async move {
+            app.change(&queue, Request::RemoveGroup { group: group.as_str().into() }).await?;
+            let before = [("group".to_owned(), group)].into();
+            caller.note(&app, "remove-queue-group", &queue, Some(before), None);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+    };
+    app.carry_out(change).await
 }
 
 /// Checks that the caller may send to the dead-letter queue that these settings name: dead letters go there later,
@@ -278,6 +322,11 @@ fn check_dead_letters(app: &App, caller: &Caller, settings: &[(String, String)])
 /// The settings of a queue for the audit log.
 fn audited(info: &Info) -> ChangedSettings {
     info.settings.iter().cloned().collect()
+}
+
+/// The settings of a queue after a change, for the audit log: those of the request if they cannot be read.
+fn settings_after(info: &Result<Info, Problem>, changed: Vec<(String, String)>) -> ChangedSettings {
+    info.as_ref().map_or_else(|_| changed.into_iter().collect(), audited)
 }
 
 /// The settings of a queue before a change, for the audit log; `None` if they cannot be read, which must not prevent

@@ -21,7 +21,7 @@ use mainstem_quota::LogThrottle;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::access::Peer;
 use crate::app::{App, Phase};
@@ -116,6 +116,7 @@ struct Kind {
 struct Acceptor {
     broker: Arc<dyn Broker>,
     phase: watch::Receiver<Phase>,
+    app: App,
     regular: Kind,
     reserved: Kind,
     connections: JoinSet<()>,
@@ -134,13 +135,14 @@ impl Acceptor {
         };
         let reserved = Kind {
             table: ConnectionTable::new(RESERVED_CONNECTIONS),
-            router: monitoring_router(app),
+            router: monitoring_router(app.clone()),
             timeouts: Timeouts { head: RESERVED_TIMEOUT, idle: RESERVED_TIMEOUT },
             is_reserved: true,
         };
         Self {
             broker,
             phase,
+            app,
             regular,
             reserved,
             connections: JoinSet::new(),
@@ -167,9 +169,15 @@ impl Acceptor {
             }
         }
         drop(listeners);
+        let deadline = (Instant::now() + SHUTDOWN_TIMEOUT).into();
         let all = async { while self.connections.join_next().await.is_some() {} };
-        if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
+        if timeout_at(deadline, all).await.is_err() {
             log::info!("http: closed {} connections with requests in flight", self.connections.len());
+        }
+        if timeout_at(deadline, self.app.finish_changes()).await.is_err() {
+            log::warn!(
+                "http: changes of queues or bindings had no reply at the shutdown; the audit log lacks them"
+            );
         }
     }
 

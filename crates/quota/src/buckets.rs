@@ -5,6 +5,7 @@
 
 use std::array;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -15,8 +16,16 @@ use crate::table::{QuotaTable, Sharing};
 
 /// Most buckets. Clients beyond it share one of each kind, like those with longer names than an entity may have.
 pub const BUCKETS_MAX: usize = 1 << 20;
+/// Most bytes of buckets, beyond which clients share one of each kind, too. All of [`BUCKETS_MAX`] have room if their
+/// names have 64 bytes.
+pub const BUCKET_BYTES_MAX: usize = 320 << 20;
+/// Bytes of a bucket besides its names and cells: the bucket, its entry in a table that is half full, and what the
+/// allocator adds.
+const BUCKET_BYTES: usize = 256;
 /// Buckets from which on full ones are looked for.
 const PRUNE_MIN: usize = 1024;
+/// Shortest time between two searches while there is no room, ms: each looks at all buckets.
+const PRUNE_INTERVAL_MS: u64 = 5_000;
 
 /// What the configuration says about buckets.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +77,20 @@ struct Counters {
 #[derive(Debug, Default)]
 struct Known {
     buckets: HashMap<BucketId, Arc<Bucket>>,
+    /// Bytes of all buckets.
+    bytes: usize,
     prune_at: usize,
+    /// When full buckets were last looked for, ms; `None` for never.
+    pruned_ms: Option<u64>,
+}
+
+/// Counts the bytes of all buckets in the memory of the process.
+struct Meter(Box<dyn Fn(usize) + Send + Sync>);
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meter")
+    }
 }
 
 /// The buckets of all clients.
@@ -76,6 +98,7 @@ struct Known {
 pub struct Buckets {
     settings: OnceLock<BucketSettings>,
     known: Mutex<Known>,
+    meter: OnceLock<Meter>,
     counters: [Counters; QuotaKey::ALL.len()],
 }
 
@@ -84,6 +107,7 @@ impl Default for Buckets {
         Self {
             settings: OnceLock::new(),
             known: Mutex::default(),
+            meter: OnceLock::new(),
             counters: array::from_fn(|_| Counters::default()),
         }
     }
@@ -101,6 +125,12 @@ impl Buckets {
     /// Sets what the configuration says, once and before clients connect.
     pub fn configure(&self, settings: BucketSettings) {
         let is_first = self.settings.set(settings).is_ok();
+        debug_assert!(is_first, "set once");
+    }
+
+    /// Calls `count` with the bytes of all buckets whenever one is added, perhaps after others were forgotten. Set once.
+    pub fn count_memory(&self, count: Box<dyn Fn(usize) + Send + Sync>) {
+        let is_first = self.meter.set(Meter(count)).is_ok();
         debug_assert!(is_first, "set once");
     }
 
@@ -136,15 +166,20 @@ impl Buckets {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_long =
             |name: &Option<Arc<str>>| name.as_ref().is_some_and(|name| name.len() > MAX_ENTITY_NAME_BYTES);
-        if is_long(&id.user) || is_long(&id.client_id) || !known.has_room(&id, now_ms) {
+        let BucketSettings { shards, kafka_window_s, burst_s } = self.settings();
+        if is_long(&id.user) || is_long(&id.client_id) || !known.has_room(&id, shards, now_ms) {
             id = BucketId { key: id.key, user: None, client_id: None };
         }
-        let BucketSettings { shards, kafka_window_s, burst_s } = self.settings();
         let burst_s = if id.key.has_kafka_window() { kafka_window_s } else { burst_s };
-        // A client id is mostly on one shard.
-        let cells = if id.client_id.is_some() { 0 } else { shards };
-        let bucket = known.buckets.entry(id);
-        let bucket = bucket.or_insert_with_key(|id| Arc::new(Bucket::new(id.key, rate, burst_s, cells)));
+        let (cells, bytes) = (id.cells(shards), id.bytes(shards));
+        let Known { buckets, bytes: all, .. } = &mut *known;
+        let bucket = buckets.entry(id).or_insert_with_key(|id| {
+            *all += bytes;
+            if let Some(Meter(count)) = self.meter.get() {
+                count(*all);
+            }
+            Arc::new(Bucket::new(id.key, rate, burst_s, cells))
+        });
         bucket.set_rate(rate, now_ms);
         Arc::clone(bucket)
     }
@@ -174,15 +209,49 @@ impl Buckets {
 
 impl Known {
     /// Whether a bucket exists or may be added. Forgets full ones that nobody has, at times.
-    fn has_room(&mut self, id: &BucketId, now_ms: u64) -> bool {
+    fn has_room(&mut self, id: &BucketId, shards: usize, now_ms: u64) -> bool {
         if self.buckets.contains_key(id) {
             return true;
         }
-        if self.buckets.len() >= self.prune_at.max(PRUNE_MIN) {
-            self.buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now_ms));
-            self.prune_at = (2 * self.buckets.len()).min(BUCKETS_MAX);
+        let bytes = id.bytes(shards);
+        let is_due = if self.fits(bytes) {
+            self.buckets.len() >= self.prune_at.max(PRUNE_MIN)
+        } else {
+            self.pruned_ms.is_none_or(|pruned_ms| now_ms.abs_diff(pruned_ms) >= PRUNE_INTERVAL_MS)
+        };
+        if is_due {
+            self.prune(shards, now_ms);
         }
-        self.buckets.len() < BUCKETS_MAX
+        self.fits(bytes)
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.buckets.len() < BUCKETS_MAX && self.bytes + bytes <= BUCKET_BYTES_MAX
+    }
+
+    /// Forgets full buckets that nobody has.
+    fn prune(&mut self, shards: usize, now_ms: u64) {
+        self.pruned_ms = Some(now_ms);
+        self.buckets.retain(|id, bucket| {
+            let is_needed = Arc::strong_count(bucket) > 1 || !bucket.is_full(now_ms);
+            if !is_needed {
+                self.bytes -= id.bytes(shards);
+            }
+            is_needed
+        });
+        self.prune_at = (2 * self.buckets.len()).min(BUCKETS_MAX);
+    }
+}
+
+impl BucketId {
+    /// Cells of the bucket: a client id is mostly on one shard.
+    fn cells(&self, shards: usize) -> usize {
+        if self.client_id.is_some() { 0 } else { shards }
+    }
+
+    fn bytes(&self, shards: usize) -> usize {
+        let name = |name: &Option<Arc<str>>| name.as_ref().map_or(0, |name| name.len());
+        BUCKET_BYTES + name(&self.user) + name(&self.client_id) + self.cells(shards) * size_of::<AtomicU64>()
     }
 }
 
@@ -226,6 +295,32 @@ mod tests {
         assert!(buckets.known.lock().unwrap().buckets.len() <= 2 * PRUNE_MIN, "full ones are forgotten");
         assert!(!take(&of("debtor", 2), 2));
         assert!(take(&of("debtor", 10_001), 10_001));
+    }
+
+    #[test]
+    fn buckets_have_a_limit_in_bytes_beyond_which_clients_share_one() {
+        let (buckets, table) = (Buckets::default(), table(&Entity::ClientId(Name::Default), 1.0));
+        let counted = Arc::new(AtomicU64::new(0));
+        let cell = Arc::clone(&counted);
+        buckets.count_memory(Box::new(move |bytes| cell.store(bytes as u64, Ordering::Relaxed)));
+        let counted = || counted.load(Ordering::Relaxed) as usize;
+        let name = |number: usize| format!("{number:0MAX_ENTITY_NAME_BYTES$}");
+        let take_once = |number: usize, now_ms: u64| {
+            let quotas = buckets.resolve(&table, ("u", &name(number)), MQTT_KEYS, now_ms).unwrap();
+            take(&quotas, now_ms)
+        };
+        // Names that have room all have a bucket of their own, in debt for the next 10 s.
+        let fitting = BUCKET_BYTES_MAX / (BUCKET_BYTES + MAX_ENTITY_NAME_BYTES);
+        for number in 0..fitting {
+            assert!(take_once(number, 0), "{number}");
+        }
+        assert!(counted() <= BUCKET_BYTES_MAX);
+        assert!(counted() > BUCKET_BYTES_MAX - BUCKET_BYTES - MAX_ENTITY_NAME_BYTES);
+        assert!(take_once(fitting, 0), "the first of those who share");
+        assert!(!take_once(fitting + 1, 0));
+        assert!(!take_once(0, 0), "who has a bucket keeps it");
+        assert!(take_once(fitting + 2, 20_000), "full buckets make room");
+        assert_eq!(counted(), BUCKET_BYTES + MAX_ENTITY_NAME_BYTES);
     }
 
     #[test]

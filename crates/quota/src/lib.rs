@@ -32,7 +32,7 @@ mod log_throttle;
 mod table;
 
 pub use bucket::Bucket;
-pub use buckets::{BUCKETS_MAX, BucketSettings, Buckets, ClientQuotas, Counts};
+pub use buckets::{BUCKET_BYTES_MAX, BUCKETS_MAX, BucketSettings, Buckets, ClientQuotas, Counts};
 pub use entity::{ANONYMOUS, Entity, MAX_ENTITY_NAME_BYTES, Name};
 pub use key::{ADDRESS_KEYS, CLIENT_KEYS, HTTP_KEYS, KAFKA_KEYS, MQTT_KEYS, QuotaKey};
 pub use log_throttle::LogThrottle;

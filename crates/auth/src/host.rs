@@ -332,7 +332,7 @@ impl LogIns {
         let (state, now) = (self.published.state(), Instant::now());
         if let Some(user) = state.user(&log_in.user).filter(|user| !user.disabled) {
             let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-            if verified.contains(state.epoch(), user, &log_in.password, now) {
+            if verified.contains(user, &log_in.password, now) {
                 return Some(self.accepted(log_in, user));
             }
         }
@@ -398,7 +398,7 @@ impl LogIns {
         let now = Instant::now();
         if let Some(user) = user {
             let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-            verified.insert(state.epoch(), &user, &log_in.password, now);
+            verified.insert(&user, &log_in.password, now);
             drop(verified);
             return self.accepted(log_in, &user);
         }

@@ -13,10 +13,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mainstem_log::{Durability, Store};
 use mainstem_partition::{CompactedLog, KeyValue};
 use mainstem_security::{
-    Actor, AdminChange, Attempt, Authenticator, CertificateOutcome, Certified, Change, ChangeError,
-    ChangedSettings, Denial, Edit, Identity, LogIn, LogInResult, MAX_NAME_BYTES, Presented, Principal, Proof,
-    Published, Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings,
-    User, apply_record, encode, encode_last_rule,
+    Actor, AdminChange, Attempt, Authenticator, BannedClient, CertificateOutcome, Certified, Change,
+    ChangeError, ChangedSettings, Denial, Edit, Identity, LogIn, LogInResult, MAX_NAME_BYTES, Presented,
+    Principal, Proof, Published, Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost,
+    SecurityState, Settings, User, apply_record, encode, encode_last_rule,
 };
 use serde_json::Map;
 
@@ -237,6 +237,19 @@ impl Authenticator for Host {
             fields.insert("protocol".into(), denial.protocol.into());
             fields.insert("action".into(), denial.action.name().into());
             fields.insert("resource".into(), format!("{}:{}", denial.kind, cut(denial.name)).into());
+            fields
+        });
+    }
+
+    fn banned(&self, client: &BannedClient<'_>) {
+        self.published.note_ban_refused();
+        let Some(audit) = &self.audit else { return };
+        audit.add_sampled("banned", || {
+            let mut fields = Map::new();
+            fields.insert("user".into(), client.user.map(cut).into());
+            fields.insert("client_id".into(), client.client_id.map(cut).into());
+            fields.insert("address".into(), client.address.map(|address| address.to_string()).into());
+            fields.insert("protocol".into(), client.protocol.into());
             fields
         });
     }

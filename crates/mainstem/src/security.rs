@@ -17,8 +17,8 @@ use mainstem_mqtt_server::settings;
 use mainstem_quota::{BucketSettings, QuotaKey};
 use mainstem_runtime::{AddressGate, Refusal};
 use mainstem_security::{
-    Actor, Anonymous, Published, SecurityAdmin, SecurityHost, SecurityState, Settings, User, check_user_name,
-    create_user, read_password_file,
+    Actor, Anonymous, BannedClient, SecurityAdmin, SecurityHost, SecurityState, Settings, User,
+    check_user_name, create_user, read_password_file,
 };
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
@@ -208,23 +208,23 @@ pub(crate) fn open(
 }
 
 /// Bans and quotas of addresses, for new connections.
-pub(crate) struct Gate(pub(crate) Arc<Published>);
+pub(crate) struct Gate(pub(crate) Arc<dyn SecurityHost>);
 
 impl AddressGate for Gate {
     fn is_banned(&self, address: IpAddr) -> bool {
-        let state = self.0.state();
+        let state = self.0.published().state();
         !state.bans().is_empty() && state.bans().of_address(address, unix_ms()).is_some()
     }
 
     fn rate_max(&self, address: IpAddr) -> Option<u32> {
-        self.0.state().quotas().connection_rate(address)
+        self.0.published().state().quotas().connection_rate(address)
     }
 
-    fn refused(&self, refusal: Refusal) {
+    fn refused(&self, address: IpAddr, refusal: Refusal) {
         if refusal == Refusal::Banned {
-            self.0.note_ban_refused();
+            self.0.banned(&BannedClient { address: Some(address), ..BannedClient::default() });
         } else {
-            self.0.buckets().note_refused(QuotaKey::ConnectionCreationRate);
+            self.0.published().buckets().note_refused(QuotaKey::ConnectionCreationRate);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use log::LevelFilter;
@@ -173,7 +173,12 @@ fn open_security(
     let shards = shard_count(options.shards);
     let data = Path::new(&config.server.data);
     let host = security::open(data, &config.security, shards, &listeners, &kafka, providers)?;
-    options.admission.set_gate(Arc::new(Gate(Arc::clone(host.published()))));
+    options.admission.set_gate(Arc::new(Gate(Arc::clone(&host))));
+    let meter = options.memory.meter(0, options.memory.owner("quotas"));
+    let charge = Mutex::new(meter.charge(0));
+    host.published().buckets().count_memory(Box::new(move |bytes| {
+        charge.lock().unwrap_or_else(PoisonError::into_inner).set(bytes);
+    }));
     Ok(host)
 }
 

@@ -13,9 +13,9 @@ use mainstem_quota::{ClientQuotas, QuotaKey};
 use mainstem_runtime::{ConnId, Wake};
 use mainstem_sasl::Mechanism;
 use mainstem_security::{
-    Action, Actor, Attempt, Ban, BanSubject, CertificateOutcome, Certified, ChangeError, Denial, Grants,
-    Identity, LogIn, LogInResult, Origin, PeerCertificate, Presented, Principal, ResourceKind,
-    ScramAlgorithm, ScramKeys, SecurityHost, SecurityState, SubscribeDecision, add_ban,
+    Action, Actor, Attempt, Ban, BanSubject, BannedClient, CertificateOutcome, Certified, ChangeError,
+    Denial, Grants, Identity, LogIn, LogInResult, Origin, PeerCertificate, Presented, Principal,
+    ResourceKind, ScramAlgorithm, ScramKeys, SecurityHost, SecurityState, SubscribeDecision, add_ban,
 };
 
 use crate::authentication;
@@ -149,10 +149,13 @@ impl Security {
         state.bans().find(user, client_id, address, unix_ms).map(|subject| subject.to_string())
     }
 
-    /// A banned client is refused.
-    pub(crate) fn note_ban_refused(&self) {
+    /// A banned client is refused or disconnected. What is known of it: user, client id and address.
+    pub(crate) fn note_banned(
+        &self,
+        (user, client_id, address): (Option<&str>, Option<&str>, Option<IpAddr>),
+    ) {
         if let Some(host) = self.host.get() {
-            host.security.published().note_ban_refused();
+            host.security.banned(&BannedClient { user, client_id, address, protocol: Some(PROTOCOL) });
         }
     }
 

@@ -143,7 +143,7 @@ pub trait AddressGate: Send + Sync {
     fn rate_max(&self, address: IpAddr) -> Option<u32>;
 
     /// Notes a connection that was refused because of one or the other.
-    fn refused(&self, refusal: Refusal);
+    fn refused(&self, address: IpAddr, refusal: Refusal);
 }
 
 /// The gate, once it is set.
@@ -202,7 +202,7 @@ impl Admission {
             })
         };
         let Some(refusal) = refusal else { return Ok(()) };
-        gate.refused(refusal);
+        gate.refused(address, refusal);
         Err(refusal)
     }
 
@@ -514,7 +514,7 @@ mod tests {
                 (address == ip("192.0.2.1")).then_some(1)
             }
 
-            fn refused(&self, refusal: Refusal) {
+            fn refused(&self, _address: IpAddr, refusal: Refusal) {
                 self.0.lock().unwrap().push(refusal);
             }
         }

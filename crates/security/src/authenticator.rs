@@ -80,6 +80,19 @@ pub struct Denial<'a> {
     pub name: &'a str,
 }
 
+/// A client that is refused or disconnected because of a ban, for the audit log: what is known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BannedClient<'a> {
+    /// Its user.
+    pub user: Option<&'a str>,
+    /// Its client id.
+    pub client_id: Option<&'a str>,
+    /// Where it is.
+    pub address: Option<IpAddr>,
+    /// The protocol: `mqtt`, `kafka`, `http`; `None` for a connection that is closed before it speaks one.
+    pub protocol: Option<&'static str>,
+}
+
 /// Who changes something, and from where, for the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actor {
@@ -108,7 +121,7 @@ pub struct AdminChange {
     pub after: Option<ChangedSettings>,
 }
 
-/// Verifies log-ins, and notes denials.
+/// Verifies log-ins, and notes denials and refusals.
 pub trait Authenticator: Send + Sync {
     /// What the certificate of a client decides, before anything else of it is verified. It takes microseconds.
     fn check_certificate(&self, presented: &Presented<'_>) -> CertificateOutcome;
@@ -125,6 +138,10 @@ pub trait Authenticator: Send + Sync {
 
     /// Notes a denial in the audit log, which samples them. Never blocks.
     fn denied(&self, denial: &Denial<'_>);
+
+    /// Counts a client that is refused or disconnected because of a ban, and notes it in the audit log, which samples
+    /// them. Never blocks.
+    fn banned(&self, client: &BannedClient<'_>);
 }
 
 /// Why changes were not made.

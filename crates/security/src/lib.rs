@@ -60,8 +60,8 @@ mod state;
 mod user;
 
 pub use authenticator::{
-    Actor, AdminChange, Attempt, Authenticator, ChangeError, ChangedSettings, Denial, Edit, LogIn,
-    LogInResult, Reply, SecurityAdmin, SecurityHost,
+    Actor, AdminChange, Attempt, Authenticator, BannedClient, ChangeError, ChangedSettings, Denial, Edit,
+    LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,
 };
 pub use ban::{Ban, BanSubject, Bans, MAX_BANS, MAX_REASON_BYTES};
 pub use edit::{

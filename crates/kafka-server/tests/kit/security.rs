@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use mainstem_kafka_server::Security;
 use mainstem_security::{
-    Actor, AdminChange, Anonymous, Attempt, Authenticator, CertificateOutcome, Certified, Change,
-    ChangeError, Denial, Edit, Identity, LogIn, LogInResult, Presented, Published, Reply, Salts,
+    Actor, AdminChange, Anonymous, Attempt, Authenticator, BannedClient, CertificateOutcome, Certified,
+    Change, ChangeError, Denial, Edit, Identity, LogIn, LogInResult, Presented, Published, Reply, Salts,
     SecurityAdmin, SecurityHost, SecurityState, Settings, User,
 };
 
@@ -21,6 +21,8 @@ pub(crate) struct Host {
     pub(crate) attempts: Arc<Mutex<Vec<(String, bool)>>>,
     /// What was denied: `USER ACTION KIND:NAME`.
     pub(crate) denials: Arc<Mutex<Vec<String>>>,
+    /// Who was refused because of a ban: `USER CLIENT-ID`.
+    pub(crate) banned: Arc<Mutex<Vec<String>>>,
     /// Who changed what.
     pub(crate) changes_seen: Arc<Mutex<Vec<(String, AdminChange)>>>,
 }
@@ -43,6 +45,7 @@ impl Host {
             changes: Arc::default(),
             attempts: Arc::default(),
             denials: Arc::default(),
+            banned: Arc::default(),
             changes_seen: Arc::default(),
         };
         for (name, password) in users {
@@ -95,6 +98,12 @@ impl Authenticator for Host {
         let Denial { origin, action, kind, name, .. } = denial;
         let line = format!("{} {} {kind}:{name}", origin.principal, action.name());
         self.denials.lock().unwrap().push(line);
+    }
+
+    fn banned(&self, client: &BannedClient<'_>) {
+        self.published.note_ban_refused();
+        let name = |name: Option<&str>| name.unwrap_or("-").to_owned();
+        self.banned.lock().unwrap().push(format!("{} {}", name(client.user), name(client.client_id)));
     }
 }
 

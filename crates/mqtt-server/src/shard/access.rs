@@ -165,6 +165,7 @@ impl Shard {
         let subject = (user.as_deref(), Some(&*client_id), io.peer_address(conn));
         if let Some(ban) = shared.security.ban(subject, io.clock.unix_ms) {
             log::info!("client {client_id:?} is disconnected: a ban of {ban}");
+            shared.security.note_banned(subject);
             return self.disconnect(io, slot, ReasonCode::AdministrativeAction, Some("the client is banned"));
         }
         self.refresh_quotas(io, conn, slot);

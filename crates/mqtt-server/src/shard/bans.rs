@@ -1,5 +1,7 @@
 //! Banned clients: refused at CONNECT with 0x8A, and clients that connect too often, which are banned for a while.
 
+use std::net::IpAddr;
+
 use mainstem_mqtt::{Connect, ReasonCode};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_security::Principal;
@@ -20,8 +22,9 @@ impl Shard {
     ) -> Result<(), ReasonCode> {
         let client_id = Some(connect.client_id).filter(|client_id| !client_id.is_empty());
         let address = io.peer_address(conn);
-        match self.shared.security.ban((None, client_id, address), io.clock.unix_ms) {
-            Some(ban) => self.refuse_banned(io.clock.now_ms, &ban),
+        let client = (None, client_id, address);
+        match self.shared.security.ban(client, io.clock.unix_ms) {
+            Some(ban) => self.refuse_banned(io.clock.now_ms, client, &ban),
             None => Ok(()),
         }
     }
@@ -30,6 +33,7 @@ impl Shard {
     pub(super) fn check_flapping(
         &mut self,
         io: &Io<'_, Mail>,
+        conn: ConnId,
         connect: &Connect<'_>,
     ) -> Result<(), ReasonCode> {
         let (client_id, now_ms) = (connect.client_id, io.clock.now_ms);
@@ -38,28 +42,40 @@ impl Shard {
             return Ok(());
         }
         self.shared.security.ban_client_id(client_id, io.clock.unix_ms, self.config().flapping_ban_s);
-        self.refuse_banned(now_ms, &format!("client id {client_id:?}, which connects too often"))
+        let client = (None, Some(client_id), io.peer_address(conn));
+        self.refuse_banned(now_ms, client, &format!("client id {client_id:?}, which connects too often"))
     }
 
     /// Checks the user of a CONNECT against the bans.
     pub(super) fn check_user_ban(
         &mut self,
         io: &Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
         principal: &Principal,
     ) -> Result<(), ReasonCode> {
         let user = principal.user().map(|user| &**user);
         match self.shared.security.ban((user, None, None), io.clock.unix_ms) {
-            Some(ban) => self.refuse_banned(io.clock.now_ms, &ban),
+            Some(ban) => {
+                let client = (user, Some(connect.client_id), io.peer_address(conn));
+                self.refuse_banned(io.clock.now_ms, client, &ban)
+            }
             None => Ok(()),
         }
     }
 
-    fn refuse_banned(&mut self, now_ms: u64, ban: &str) -> Result<(), ReasonCode> {
+    /// Notes a refused client, of which this is known: user, client id and address.
+    fn refuse_banned(
+        &mut self,
+        now_ms: u64,
+        client: (Option<&str>, Option<&str>, Option<IpAddr>),
+        ban: &str,
+    ) -> Result<(), ReasonCode> {
         if now_ms >= self.quota_log_ms {
             self.quota_log_ms = now_ms + LOG_INTERVAL_MS;
             log::info!("a client is refused: a ban of {ban}");
         }
-        self.shared.security.note_ban_refused();
+        self.shared.security.note_banned(client);
         Err(ReasonCode::Banned)
     }
 }

@@ -119,7 +119,7 @@ impl Shard {
         connect: &Connect<'_>,
         identity: &Identity,
     ) -> Handled {
-        if let Err(reason) = self.check_user_ban(io, &identity.principal) {
+        if let Err(reason) = self.check_user_ban(io, conn, connect, &identity.principal) {
             return self.refuse_connect(io, conn, connect, reason);
         }
         let assigned = if connect.client_id.is_empty() { self.shared.new_client_id() } else { None };
@@ -135,7 +135,7 @@ impl Shard {
         };
         // Only clients that have logged in are counted: otherwise strangers could get others banned.
         if self.connections.begin_connect(conn)
-            && let Err(reason) = self.check_flapping(io, connect)
+            && let Err(reason) = self.check_flapping(io, conn, connect)
         {
             return self.refuse_connect(io, conn, connect, reason);
         }

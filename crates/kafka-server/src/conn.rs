@@ -20,7 +20,7 @@ use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
 pub(crate) use self::affinity::HandOver;
-use self::bans::BanCheck;
+use self::bans::ConnectionCheck;
 use crate::answer::Answer;
 use crate::conn_quotas::ConnQuotas;
 use crate::environment::Environment;
@@ -102,7 +102,7 @@ pub(crate) struct Connections {
     fetch_sessions: Sessions,
     is_draining: bool,
     /// Which have been checked for bans.
-    ban_check: BanCheck,
+    check: ConnectionCheck,
 }
 
 impl Connections {
@@ -319,6 +319,11 @@ impl Conn {
 
     fn has_turn(&self, pipelines: bool) -> bool {
         self.in_flight.is_empty() || (pipelines && self.pipelines && self.in_flight.len() < PIPELINED_MAX)
+    }
+
+    /// Whether a request waits for its response.
+    pub(crate) fn waits(&self) -> bool {
+        !self.in_flight.is_empty()
     }
 
     /// Begins a request and returns its number.

@@ -28,6 +28,8 @@ pub(crate) struct ConnQuotas {
     /// `None` without any.
     pub(crate) quotas: Option<Arc<ClientQuotas>>,
     muted_until_ms: u64,
+    /// The quota because of which it is muted.
+    muted_by: Option<QuotaKey>,
 }
 
 impl ConnQuotas {
@@ -42,9 +44,23 @@ impl ConnQuotas {
         self.muted_until_ms.saturating_sub(now_ms).min(PAUSE_MS_MAX) as u32
     }
 
-    /// Begins no further request for this time.
-    pub(crate) fn mute(&mut self, throttle_ms: u64, now_ms: u64) {
-        self.muted_until_ms = self.muted_until_ms.max(now_ms + throttle_ms);
+    /// Begins no further request for this time, because of this quota.
+    pub(crate) fn mute(&mut self, throttle_ms: u64, now_ms: u64, key: QuotaKey) {
+        if now_ms + throttle_ms > self.muted_until_ms {
+            self.muted_until_ms = now_ms + throttle_ms;
+            self.muted_by = Some(key);
+        }
+    }
+
+    /// Mutes no longer than the quota demands, which may have been raised or deleted. Returns for how long, ms, if that
+    /// is shorter than before.
+    pub(crate) fn shorten_muting(&mut self, now_ms: u64) -> Option<u64> {
+        let bucket = self.muted_by.and_then(|key| self.quotas.as_ref()?.get(key));
+        let wait_ms = bucket.map_or(0, |bucket| bucket.wait_ms(now_ms));
+        (now_ms + wait_ms < self.muted_until_ms).then(|| {
+            self.muted_until_ms = now_ms + wait_ms;
+            wait_ms
+        })
     }
 }
 
@@ -150,8 +166,8 @@ mod tests {
     fn a_longer_throttling_is_not_cut_short() {
         let mut quotas = ConnQuotas::default();
         assert!(!quotas.is_muted(0));
-        quotas.mute(5_000, 100);
-        quotas.mute(10, 200);
+        quotas.mute(5_000, 100, QuotaKey::ProducerByteRate);
+        quotas.mute(10, 200, QuotaKey::ConsumerByteRate);
         assert!(quotas.is_muted(5_099) && !quotas.is_muted(5_100));
         assert_eq!((quotas.pause_ms(100), quotas.pause_ms(5_050)), (1_000, 50));
     }

@@ -191,8 +191,8 @@ impl Service for Shard {
         }
         self.poll_completions(io);
         self.poll_security_replies(io);
-        for id in self.conns.next_banned(&self.env, io) {
-            self.refuse(io, id, "its user, client id or address is banned");
+        for (id, what) in self.conns.next_refused(&self.env, io) {
+            self.refuse(io, id, what);
         }
         self.continue_work(io);
         self.storage.open_pending_logs(&mut self.env, io);

@@ -6,13 +6,14 @@ mod kit;
 mod scram;
 
 use kit::security::Host;
-use kit::{Broker, Client};
+use kit::{Broker, Client, fetch_request};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_user_scram_credentials::{
     AlterUserScramCredentialsRequest, ScramCredentialDeletion, ScramCredentialUpsertion,
 };
 use mainstem_kafka::api::api_versions::ApiVersionsRequest;
 use mainstem_kafka::api::describe_user_scram_credentials::{DescribeUserScramCredentialsRequest, UserName};
+use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_kafka::api::metadata::MetadataRequest;
 use mainstem_kafka::api::sasl_authenticate::{SaslAuthenticateRequest, SaslAuthenticateResponse};
 use mainstem_kafka::api::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
@@ -329,6 +330,28 @@ fn a_session_ends_unless_the_client_logs_in_again() {
     assert_eq!(handshake(&mut broker, keeps, 1, PLAIN).error_code, OK, "also after the end of the session");
     assert_eq!(authenticate(&mut broker, keeps, b"\0alice\0secret").error_code, OK);
     assert!(is_served(&mut broker, keeps));
+}
+
+#[test]
+fn a_fetch_that_waits_beyond_the_end_of_its_session_gets_nothing() {
+    let mut broker = broker(&Mechanism::ALL, |config| config.connections_max_reauth_ms = 10_000);
+    let [waits, producer] = [(); 2].map(|()| {
+        let client = broker.connect(0);
+        assert_eq!(handshake(&mut broker, client, 1, PLAIN).error_code, OK);
+        assert_eq!(authenticate(&mut broker, client, b"\0alice\0secret").error_code, OK);
+        client
+    });
+    assert_eq!(broker.try_create_topic_by(producer, "orders", 1, &[]), OK);
+    broker.send(waits, 12, &FetchRequest { max_wait_ms: 60_000, ..fetch_request("orders", 0, 0, 0) });
+    broker.pass(6_000);
+    assert_eq!(handshake(&mut broker, producer, 1, PLAIN).error_code, OK);
+    assert_eq!(authenticate(&mut broker, producer, b"\0alice\0secret").error_code, OK);
+    broker.pass(5_000);
+    assert!(broker.is_open(waits));
+    assert_eq!(broker.produce(producer, "orders", 0, &["too late"]).error_code, OK);
+    broker.run();
+    assert_eq!(broker.take_frame(waits), None);
+    assert!(!broker.is_open(waits));
 }
 
 /// KIP-554.

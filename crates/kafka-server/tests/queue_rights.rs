@@ -6,7 +6,7 @@ mod kit;
 use std::sync::Arc;
 
 use kit::security::Host;
-use kit::{Broker, Client, fetch_request};
+use kit::{Broker, Client, batch, fetch_request, frame, produce_request};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResource, AlterableConfig};
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
@@ -22,7 +22,9 @@ use mainstem_kafka::api::sasl_authenticate::SaslAuthenticateRequest;
 use mainstem_kafka::api::sasl_handshake::SaslHandshakeRequest;
 use mainstem_kafka_server::{Config, ListenerSettings};
 use mainstem_sasl::Mechanism;
-use mainstem_security::{Action, Change, Effect, Pattern, Resource, ResourceKind, Rule, RuleId, Subject};
+use mainstem_security::{
+    Action, Ban, BanSubject, Change, Effect, Pattern, Resource, ResourceKind, Rule, RuleId, Subject,
+};
 
 const OK: i16 = ErrorCode::None as i16;
 const TOPIC: i16 = ErrorCode::TopicAuthorizationFailed as i16;
@@ -218,6 +220,35 @@ fn a_fetch_that_waits_is_checked_again_when_records_arrive() {
             assert!(partition.records.as_ref().is_none_or(Vec::is_empty));
         }
     }
+}
+
+/// The records become durable and the ban is made in the same moment: the fetch is answered before connections are
+/// checked for bans.
+#[test]
+fn a_fetch_that_waits_gets_nothing_once_its_client_id_is_banned() {
+    let mut world = World::new();
+    assert_eq!(world.create("other", &[]), OK);
+    let read = FetchRequest { max_wait_ms: 60_000, ..fetch_request("other", 0, 0, 0) };
+    world.broker.send(world.alice, 12, &read);
+    world.broker.run();
+    let records = batch(world.broker.unix_ms(), &["a secret"]);
+    let mut produce = frame(1, 9, &produce_request("other", 0, records));
+    let client_id = produce.windows(3).position(|bytes| bytes == b"kit").unwrap();
+    produce[client_id..client_id + 3].copy_from_slice(b"own");
+    world.broker.send_bytes(world.root, &produce);
+    for _ in 0..20 {
+        world.broker.turn(1);
+        if world.broker.take_frame(world.root).is_some() {
+            break;
+        }
+        let ban = Arc::new(Ban { reason: "".into(), since_ms: 0, until_ms: None });
+        world.host.apply(&Change::PutBan(BanSubject::ClientId("kit".into()), ban));
+    }
+    world.broker.run();
+    assert!(!world.broker.is_open(world.alice));
+    assert_eq!(world.broker.take_frame(world.alice), None);
+    assert!(world.broker.is_open(world.root));
+    assert_eq!(*world.host.banned.lock().unwrap(), ["alice kit"]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use mainstem_kafka::api::fetch::{FetchRequest, FetchResponse};
 use mainstem_kafka::api::metadata::MetadataRequest;
 use mainstem_kafka::api::produce::{ProduceRequest, ProduceResponse};
 use mainstem_kafka_server::Config;
-use mainstem_quota::{Counts, QuotaKey};
+use mainstem_quota::{Counts, Entity, Name, QuotaKey, Quotas};
 use mainstem_security::{
     Action, Ban, BanSubject, Change, Effect, Pattern, Resource, ResourceKind, Rule, RuleId, Subject,
 };
@@ -383,6 +383,34 @@ fn partitions_beyond_the_quota_are_not_created_for_clients_that_know_the_error()
     }
 }
 
+/// The debt is paid at the new rate, by those who have it already, too.
+#[test]
+fn a_throttled_connection_goes_on_as_soon_as_its_quota_is_raised_or_deleted() {
+    let (kind, name) = ("client-id", Some("kit"));
+    for is_deleted in [false, true] {
+        let mut world = World::new();
+        world.broker.create_topic("orders", 1);
+        world.set(&[(kind, name)], "producer_byte_rate", 1_000.0);
+        let client = world.client;
+        assert_eq!(world.produce(client, 9 * KB), Some(0));
+        let throttle_ms = world.produce(client, 90 * KB).unwrap();
+        assert!(throttle_ms > 80_000, "{throttle_ms}");
+        assert_eq!(world.produce(client, 1), None);
+        let entity = Entity::ClientId(Name::Exact("kit".into()));
+        if is_deleted {
+            world.host.apply(&Change::DeleteQuotas(entity));
+        } else {
+            let mut quotas = Quotas::default();
+            quotas.set(QuotaKey::ProducerByteRate, Some(1_000_000.0));
+            world.host.apply(&Change::PutQuotas(entity, quotas));
+        }
+        world.broker.turn(2);
+        world.broker.pass(1_100);
+        let response = world.broker.take::<ProduceRequest>(client, 9);
+        assert!(response.is_some(), "deleted: {is_deleted}");
+    }
+}
+
 #[test]
 fn connections_of_banned_clients_are_closed() {
     let mut world = World::new();
@@ -397,10 +425,13 @@ fn connections_of_banned_clients_are_closed() {
     world.host.apply(&Change::PutBan(subject, ban(Some(until_ms))));
     world.broker.turn(2);
     assert!(!world.broker.is_open(world.client), "it is idle, and closed nevertheless");
+    assert_eq!(*world.host.banned.lock().unwrap(), ["- kit"]);
     let again = world.broker.connect(1);
     world.broker.send(again, 9, &MetadataRequest::default());
     world.broker.run();
     assert!(!world.broker.is_open(again) && world.broker.take_frame(again).is_none());
+    assert_eq!(*world.host.banned.lock().unwrap(), ["- kit", "- kit"]);
+    assert_eq!(world.host.published.bans_refused(), 2);
     world.broker.pass(60_000);
     let later = world.broker.connect(1);
     world.broker.ask(later, 9, &MetadataRequest::default());

@@ -34,7 +34,8 @@ impl Connections {
             return Ok(());
         }
         self.identify(env, io, id)?;
-        let grants = self.compiled_grants(env, id, io.clock.unix_ms)?;
+        self.check_ban(env, id, io.clock.unix_ms)?;
+        let grants = self.compiled_grants(env, id)?;
         if let Some(conn) = self.get_mut(id) {
             conn.grants = grants;
         }
@@ -86,8 +87,8 @@ impl Connections {
         })
     }
 
-    /// Checks a fetch again that has waited while users or rules changed: records that arrived after the change must
-    /// not be read by the rights from before it.
+    /// Checks a fetch again that has waited while users, rules or bans changed, or while its session ended: records that
+    /// arrived after that must not be read by the rights from before it.
     ///
     /// # Errors
     /// Why its connection must close.
@@ -97,12 +98,18 @@ impl Connections {
         io: &Io<'_, M>,
         fetch: &mut Fetch,
     ) -> Result<(), &'static str> {
+        let id = fetch.call.caller.conn;
+        if fetch.has_parked {
+            let conn = self.get_mut(id).ok_or("it is closed")?;
+            conn.log_in.check(fetch.call.api_key, io.clock.now_ms)?;
+        }
         let known = fetch.call.sender.as_ref().map(|sender| sender.grants.epoch());
         if known.is_none_or(|epoch| epoch == env.shared().security_epoch()) {
             return Ok(());
         }
-        let id = fetch.call.caller.conn;
         self.refresh_grants(env, io, id)?;
+        // The bans of client ids are checked with the quotas.
+        self.refresh_quotas(env, io, id)?;
         fetch.call.sender = self.get_mut(id).and_then(|conn| conn.grants.sender.clone());
         for part in &mut fetch.parts {
             let Ok(Location { id, .. }) = part.location else { continue };
@@ -117,12 +124,7 @@ impl Connections {
         Ok(())
     }
 
-    fn compiled_grants(
-        &mut self,
-        env: &Environment,
-        id: ConnId,
-        unix_ms: u64,
-    ) -> Result<ConnGrants, &'static str> {
+    fn compiled_grants(&mut self, env: &Environment, id: ConnId) -> Result<ConnGrants, &'static str> {
         let shared = env.shared();
         let Some(security) = shared.security() else {
             return Ok(ConnGrants { epoch: Some(shared.security_epoch()), sender: None });
@@ -139,9 +141,6 @@ impl Connections {
                     "clients without a user are not served (security.allow_anonymous, kafka.sasl)"
                 }
             });
-        }
-        if state.bans().find(principal.user().map(|user| &**user), None, conn.peer, unix_ms).is_some() {
-            return Err("its user or address is banned");
         }
         let listener = shared.listener_name(conn.listener).map(Arc::clone);
         let address = conn.peer;

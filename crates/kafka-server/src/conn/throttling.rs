@@ -32,10 +32,11 @@ impl Connections {
         let user = user.map(|user| &**user);
         let now_ms = io.clock.now_ms;
         conn.quotas.quotas = published.client_quotas(&state, (user, client_id), KAFKA_KEYS, now_ms);
-        match state.bans().of_client_id(client_id, io.clock.unix_ms) {
-            None => Ok(()),
-            Some(_) => Err("its client id is banned"),
+        if state.bans().of_client_id(client_id, io.clock.unix_ms).is_none() {
+            return Ok(());
         }
+        conn.note_banned(security);
+        Err("its client id is banned")
     }
 
     /// Applies the quotas of a connection to a request of this size that begins.
@@ -76,7 +77,7 @@ impl Connections {
     ) {
         let now_ms = io.clock.now_ms;
         let Some(conn) = self.get_mut(id) else { return };
-        conn.quotas.mute(throttle_ms, now_ms);
+        conn.quotas.mute(throttle_ms, now_ms, key);
         io.set_timer(now_ms + throttle_ms, Timer::Unmute(id.slot() as u32).token());
         let client_id = conn.client_id.clone().unwrap_or_default();
         if let Some(security) = env.shared().security() {
@@ -87,6 +88,27 @@ impl Connections {
                 "kafka client {client_id:?} is throttled for {throttle_ms} ms: its quota {key} is exceeded"
             );
         }
+    }
+
+    /// Shortens the muting of a connection after users and rules have changed: its quota may have been raised.
+    ///
+    /// # Errors
+    /// Why the connection must close.
+    pub(super) fn renew_muting<M>(
+        &mut self,
+        env: &Environment,
+        io: &mut Io<'_, M>,
+        id: ConnId,
+    ) -> Result<(), &'static str> {
+        self.refresh_grants(env, io, id)?;
+        self.refresh_quotas(env, io, id)?;
+        let now_ms = io.clock.now_ms;
+        match self.get_mut(id).and_then(|conn| conn.quotas.shorten_muting(now_ms)) {
+            Some(0) => self.mark_ready(id),
+            Some(wait_ms) => io.set_timer(now_ms + wait_ms, Timer::Unmute(id.slot() as u32).token()),
+            None => {}
+        }
+        Ok(())
     }
 
     /// A connection in this slot may not be muted any more.

@@ -1,9 +1,12 @@
 """The audit log: who did what, from where, with what was before and after, and no secrets."""
 
+import socket
+import struct
+
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from secure_broker import DEADLINE_S
+from secure_broker import DEADLINE_S, basic
 
 
 def changes(secure, word, count):
@@ -57,6 +60,49 @@ def test_changes_of_queues_and_bindings_by_http(secure, unique):
     assert (removed["before"], removed["after"]) == (added["after"], None)
     assert (deleted["before"], deleted["after"]) == (configured["after"], None)
     assert {(event["user"], event["address"], event["protocol"]) for event in events} == {("admin", "127.0.0.1", "http")}
+
+
+def test_changes_whose_client_does_not_wait_for_the_response(secure, unique):
+    """The client resets its connection behind the request. Each change that was made has its line."""
+    names = [f"{unique}-{number}" for number in range(40)]
+
+    def begin(method, path, body=b""):
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('admin', 'nimda')}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((secure.http.host, secure.http.port), DEADLINE_S) as connection:
+            connection.sendall(head.encode() + body)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def queues():
+        with secure.api() as http:
+            return {queue["name"] for queue in http.get("/v1/queues").raise_for_status().json()["queues"]}
+
+    def audited(change, expected):
+        wanted = lambda event: event["event"] == "changed" and event["change"] == change and unique in event["object"]
+        assert {event["object"] for event in secure.audited(wanted, len(expected))} >= expected
+
+    for name in names:
+        begin("PUT", f"/v1/queues/{name}", b"{}")
+    created = queues() & set(names)
+    audited("create-queue", created)
+    for name in created:
+        begin("DELETE", f"/v1/queues/{name}")
+    audited("delete-queue", created - queues())
+
+
+def test_clients_that_bans_refuse(secure, unique):
+    secure.tool("ban", "add", "--client-id", unique)
+    secure.tool("ban", "add", "--user", "bob")
+    assert secure.peer("alice", unique).connect().reason.value == 0x8A
+    with secure.api("bob") as http:
+        assert http.get("/v1/queues").status_code == 403
+    for expected in (
+            {"client_id": unique, "user": None, "protocol": "mqtt"},
+            {"client_id": None, "user": "bob", "protocol": "http"}):
+        expected |= {"event": "banned", "address": "127.0.0.1"}
+        secure.audited(lambda event, expected=expected: expected.items() <= event.items())
+    secure.tool("ban", "delete", "--client-id", unique)
+    secure.tool("ban", "delete", "--user", "bob")
 
 
 def test_changes_of_users_and_rules(secure, unique):

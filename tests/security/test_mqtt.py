@@ -93,6 +93,26 @@ def test_a_session_cannot_be_taken_over_by_another_user(secure, rule, unique, ve
     back.disconnect()
 
 
+def test_rules_with_conditions_apply_to_a_session_whose_client_has_not_returned_after_a_restart(secure, rule, unique):
+    rule("--user", "alice", "--allow", "subscribe", f"mqtt:{unique}/listener", "--listener", "mqtt")
+    rule("--user", "alice", "--allow", "subscribe", f"mqtt:{unique}/network", "--network", "127.0.0.0/8")
+    rule("--user", "alice", "--allow", "subscribe", f"mqtt:{unique}/elsewhere", "--network", "192.0.2.0/24")
+    rule("--user", "alice", "--allow", "subscribe", f"mqtt:{unique}/shared", "--listener", "mqtt")
+    away = secure.peer("alice", unique, clean=False, session_expiry=300).connect()
+    assert away.subscribe(f"{unique}/+", 1) == 1
+    assert away.subscribe(f"$share/group/{unique}/shared", 1) == 1
+    away.cut()
+    secure.restart()
+    with secure.peer("admin", f"{unique}p") as publisher:
+        for topic in ("listener", "network", "elsewhere", "shared"):
+            publisher.publish(f"{unique}/{topic}", topic.encode(), 1)
+    back = secure.peer("alice", unique, clean=False, session_expiry=300).connect()
+    assert (back.reason.value, back.session_present) == (0, True)
+    received = sorted(back.next().payload for _ in range(4))
+    assert received == [b"listener", b"network", b"shared", b"shared"], "also by the shared subscription"
+    back.disconnect()
+
+
 @pytest.mark.parametrize("change", ["nothing", "disable", "delete", "rule"])
 def test_a_delayed_will_needs_its_user_when_it_is_published(secure, rule, unique, change):
     user = f"{unique}-user"

@@ -19,6 +19,7 @@ use mainstem_security::{
 };
 
 use crate::authentication;
+use crate::journal::client_origin::ClientOrigin;
 use crate::queue_consumers::{is_of_queue, queue_of};
 
 const PROTOCOL: &str = "mqtt";
@@ -179,7 +180,8 @@ impl Security {
         host.security.change(Box::new(edit), by, Box::new(on_result));
     }
 
-    fn listener(&self, number: u16) -> Option<&Arc<str>> {
+    /// The name of a listener.
+    pub(crate) fn listener(&self, number: u16) -> Option<&Arc<str>> {
         self.host.get()?.listeners.get(usize::from(number))
     }
 
@@ -266,8 +268,8 @@ impl Security {
 #[derive(Debug)]
 pub(crate) struct Access {
     identity: Identity,
-    /// Number of the listener; `None` after a restart, until the client connects.
-    listener: Option<u16>,
+    /// Name of the listener.
+    listener: Option<Arc<str>>,
     address: Option<IpAddr>,
     grants: Grants,
 }
@@ -278,15 +280,14 @@ impl Access {
         security: &Security,
         identity: Identity,
         client_id: &str,
-        listener: Option<u16>,
-        address: Option<IpAddr>,
+        (listener, address): (Option<Arc<str>>, Option<IpAddr>),
     ) -> Option<Self> {
         let state = security.state()?;
         let origin = Origin {
             principal: &identity.principal,
             proof: identity.proof.as_deref(),
             client_id: Some(client_id),
-            listener: listener.and_then(|number| security.listener(number)).map(|name| &**name),
+            listener: listener.as_deref(),
             address,
         };
         let grants = Grants::compile(&state, &origin);
@@ -303,7 +304,14 @@ impl Access {
 
     /// The same for newer users and rules.
     pub(crate) fn renewed(&self, security: &Security, client_id: &str) -> Option<Self> {
-        Self::new(security, self.identity.clone(), client_id, self.listener, self.address)
+        let place = (self.listener.clone(), self.address);
+        Self::new(security, self.identity.clone(), client_id, place)
+    }
+
+    /// What a journal keeps beside the user.
+    pub(crate) fn client_origin(&self) -> ClientOrigin {
+        let proof = self.identity.proof.clone();
+        ClientOrigin { listener: self.listener.clone(), address: self.address, proof }
     }
 
     #[inline]
@@ -374,12 +382,11 @@ impl Access {
         name: &str,
     ) {
         let Some(host) = security.host.get() else { return };
-        let listener = self.listener.and_then(|number| security.listener(number)).map(|name| &**name);
         let origin = Origin {
             principal: &self.identity.principal,
             proof: self.identity.proof.as_deref(),
             client_id: Some(client_id),
-            listener,
+            listener: self.listener.as_deref(),
             address: self.address,
         };
         host.security.denied(&Denial { origin, protocol: PROTOCOL, action, kind, name });

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use mainstem_mqtt::{QoS, RetainHandling, SubscribeOptions};
 
+use super::client_origin::ClientOrigin;
 use super::wire::{Damaged, Reader, put, put_bytes};
 
 /// First byte of an entry.
@@ -27,6 +28,7 @@ mod kind {
     pub(super) const SNAPSHOT_ENDS: u8 = 10;
     pub(super) const REPLAY_ENDS: u8 = 11;
     pub(super) const USER: u8 = 12;
+    pub(super) const CLIENT: u8 = 13;
 }
 
 /// Flags of a message entry.
@@ -154,6 +156,11 @@ pub(crate) enum Entry<'a> {
     User {
         session: u32,
         user: &'a str,
+    },
+    /// Where the client of the session was when it connected.
+    Client {
+        session: u32,
+        origin: ClientOrigin,
     },
 }
 
@@ -410,6 +417,11 @@ impl<'a> Entry<'a> {
                 put(into, u64::from(*session));
                 into.extend_from_slice(user.as_bytes());
             }
+            Self::Client { session, origin } => {
+                into.push(kind::CLIENT);
+                put(into, u64::from(*session));
+                origin.put(into);
+            }
         }
     }
 
@@ -447,6 +459,9 @@ impl<'a> Entry<'a> {
             kind::SNAPSHOT_ENDS => Self::SnapshotEnds { begins: reader.number()? },
             kind::REPLAY_ENDS => Self::ReplayEnds { session: reader.small()?, filter: text(&mut reader)? },
             kind::USER => Self::User { session: reader.small()?, user: text(&mut reader)? },
+            kind::CLIENT => {
+                Self::Client { session: reader.small()?, origin: ClientOrigin::take(&mut reader)? }
+            }
             _ => return Err(Damaged),
         })
     }
@@ -588,6 +603,10 @@ mod tests {
             Entry::SnapshotEnds { begins: 1 << 40 },
             Entry::ReplayEnds { session: 4, filter: "a/+" },
             Entry::User { session: 5, user: "älice" },
+            Entry::Client {
+                session: 6,
+                origin: ClientOrigin { listener: Some("mqtts".into()), ..ClientOrigin::default() },
+            },
         ] {
             let mut bytes = Vec::new();
             entry.put(&mut bytes);

@@ -7,6 +7,7 @@
 //! journal discards everything until a snapshot has made up for what was lost; references to lost entries get new
 //! offsets with a tag bit.
 
+pub(crate) mod client_origin;
 pub(crate) mod entry;
 mod held;
 mod load;

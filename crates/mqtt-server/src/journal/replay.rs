@@ -61,6 +61,11 @@ impl Replayed {
                     session.user = Some(user.into());
                 }
             }
+            Entry::Client { session, origin } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.origin = Some(origin);
+                }
+            }
             Entry::ReplayEnds { session, filter } => {
                 let subscription =
                     self.sessions.get_mut(&session).and_then(|known| known.subscriptions.get_mut(filter));

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mainstem_mqtt::{QoS, SubscribeOptions};
 
+use super::client_origin::ClientOrigin;
 use super::entry::{
     Origin, ReachedTargets, Receiver, SessionEntry, WillEntry, begin_snapshot, options_byte, options_of,
 };
@@ -79,6 +80,8 @@ pub(crate) struct StoredSession {
     pub(crate) will: Option<StoredWill>,
     /// The user that it belongs to, which is an entry of its own in a snapshot, too.
     pub(crate) user: Option<Box<str>>,
+    /// Where its client was when it last connected, which is an entry of its own, too.
+    pub(crate) origin: Option<ClientOrigin>,
     pub(crate) subscriptions: BTreeMap<Box<str>, StoredSubscription>,
     /// Sequence number of the last delivery.
     pub(crate) sequence: u64,

@@ -16,6 +16,7 @@ use mainstem_topic::parse_subscription;
 use super::offer::{Delivery, Extra};
 use super::queue::Run;
 use super::{Session, packet_id_of};
+use crate::access::Access;
 use crate::groups::Group;
 use crate::journal::encode_message;
 use crate::journal::entry::{ReachedTargets, SessionEntry, WillEntry};
@@ -51,6 +52,7 @@ impl Session {
             gone_unix_ms: self.gone_unix_ms(clock),
             sequence: self.sequence,
             user: self.user().map(|user| (**user).into()),
+            origin: self.access().map(Access::client_origin),
             received_sequence: self.ext.as_ref().map_or(0, |ext| ext.qos2.sequence()),
             ..StoredSession::default()
         };

@@ -61,6 +61,9 @@ impl SessionHost {
         if let Some(user) = session.user() {
             journal.push(&Entry::User { session: session.number(), user });
         }
+        if let Some(access) = session.access() {
+            journal.push(&Entry::Client { session: session.number(), origin: access.client_origin() });
+        }
     }
 
     /// Appends a message that has been offered to every subscriber here, for the durable sessions among them.

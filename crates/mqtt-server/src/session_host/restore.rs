@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use mainstem_log::{Durability as LogDurability, Error, Stores};
 use mainstem_runtime::{Clock, ConnId, Io, MemoryMeter};
-use mainstem_security::Identity;
+use mainstem_security::{Identity, Principal};
 use mainstem_topic::parse_subscription;
 
 use super::SessionHost;
 use crate::access::Access;
 use crate::broker_state::Mail;
 use crate::config::{Durability, MqttConfig};
+use crate::journal::client_origin::ClientOrigin;
 use crate::journal::entry::{Entry, Origin, ReachedTargets};
 use crate::journal::replay::Replayed;
 use crate::journal::stored::{StoredReceived, StoredSession, StoredWill};
@@ -120,9 +121,11 @@ impl SessionHost {
         let session = self.sessions.at(key.slot);
         session.make_durable(journal, number);
         session.restore(&stored, age_ms, clock);
-        if let Some(user) = &stored.user {
-            let identity = Identity::of_user(&(&**user).into());
-            let access = Access::new(&self.shared.security, identity, &client_id, None, None);
+        if stored.user.is_some() || stored.origin.is_some() {
+            let ClientOrigin { listener, address, proof } = stored.origin.clone().unwrap_or_default();
+            let user = stored.user.as_deref().map(Arc::from);
+            let identity = Identity { principal: user.map_or(Principal::Anonymous, Principal::User), proof };
+            let access = Access::new(&self.shared.security, identity, &client_id, (listener, address));
             session.set_access(access);
         }
         if let Some(will) = &stored.will {

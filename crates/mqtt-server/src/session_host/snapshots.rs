@@ -106,6 +106,9 @@ impl SessionHost {
         if let Some(user) = &stored.user {
             journal.push(&Entry::User { session: number, user });
         }
+        if let Some(origin) = &stored.origin {
+            journal.push(&Entry::Client { session: number, origin: origin.clone() });
+        }
         let subscriptions = stored.subscriptions.len() as u32;
         SESSION_UNITS + SUBSCRIPTION_UNITS * subscriptions + RUN_UNITS * stored.unsettled.len() as u32
     }

@@ -8,6 +8,7 @@
 //! [`Shard::poll_security`] walks through all sessions for that, a part per turn. Ordinary subscriptions stay: what
 //! they may not get is left out at delivery.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mainstem_mqtt::{Connect, ReasonCode};
@@ -140,6 +141,12 @@ impl Shard {
         }
     }
 
+    /// Where a client is: the name of its listener, and its address.
+    fn place(&self, io: &Io<'_, Mail>, conn: ConnId) -> (Option<Arc<str>>, Option<IpAddr>) {
+        let listener = self.shared.security.listener(self.connections.listener(conn));
+        (listener.cloned(), io.peer_address(conn))
+    }
+
     fn renew_session(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let shared = Arc::clone(&self.shared);
         let Some(state) = shared.security.state() else { return };
@@ -149,9 +156,8 @@ impl Shard {
         let renewed = if let Some(access) = session.access() {
             access.renewed(&shared.security, &client_id)
         } else {
-            let listener = is_connected.then(|| self.connections.listener(conn));
-            let address = io.peer_address(conn).filter(|_| is_connected);
-            Access::new(&shared.security, Identity::default(), &client_id, listener, address)
+            let place = if is_connected { self.place(io, conn) } else { (None, None) };
+            Access::new(&shared.security, Identity::default(), &client_id, place)
         };
         let Some(access) = renewed else { return };
         let identity = access.identity();
@@ -237,8 +243,7 @@ impl Shard {
         if !state.is_some_and(|state| state.admits(&identity.principal, proof)) {
             return Err(ReasonCode::NotAuthorized);
         }
-        let (listener, address) = (self.connections.listener(conn), io.peer_address(conn));
-        let access = Access::new(&shared.security, identity.clone(), client_id, Some(listener), address);
+        let access = Access::new(&shared.security, identity.clone(), client_id, self.place(io, conn));
         let Some(access) = access else { return Ok(None) };
         if !access.may_connect() {
             access.connect_denied(&shared.security, client_id);

@@ -1,8 +1,8 @@
 //! Credentials that were verified a short time ago: clients that reconnect, and HTTP requests one after the other, do
 //! not hash the password again.
 //!
-//! A credential is kept as a keyed hash, with a key that lives in this process only. The hash covers the verifier of the
-//! password, which has a random salt: a new password, and another user of the same name, make it worthless, and a
+//! A credential is kept as a keyed hash, with a key that lives in this process only. The hash covers the verifier of
+//! the password, which has a random salt: a new password, and another user of the same name, make it worthless, and a
 //! change of others does not make everyone hash again.
 
 use std::collections::HashMap;

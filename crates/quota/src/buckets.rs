@@ -128,7 +128,8 @@ impl Buckets {
         debug_assert!(is_first, "set once");
     }
 
-    /// Calls `count` with the bytes of all buckets whenever one is added, perhaps after others were forgotten. Set once.
+    /// Calls `count` with the bytes of all buckets whenever one is added, perhaps after others were forgotten. To be
+    /// called once.
     pub fn count_memory(&self, count: Box<dyn Fn(usize) + Send + Sync>) {
         let is_first = self.meter.set(Meter(count)).is_ok();
         debug_assert!(is_first, "set once");

@@ -87,8 +87,8 @@ impl Connections {
         })
     }
 
-    /// Checks a fetch again that has waited while users, rules or bans changed, or while its session ended: records that
-    /// arrived after that must not be read by the rights from before it.
+    /// Checks a fetch again that has waited while users, rules or bans changed, or while its session ended: records
+    /// that arrived after that must not be read by the rights from before it.
     ///
     /// # Errors
     /// Why its connection must close.

@@ -1,8 +1,15 @@
 //! Publishing: the single entry for messages from anywhere, with what the publisher waits for.
 //!
 //! A [`Publisher`] makes one shared message of the content that it is given, has it routed by the [`SessionHost`], and
-//! gives it to sinks of other protocols. It decides whether a client may publish, and acknowledges what it has
-//! published.
+//! gives it to sinks of other protocols. Clients, wills and bindings all publish by [`Publisher::publish`], so that a
+//! message is copied once, matched once, and reaches subscribers, groups, journals and other shards in the same order.
+//! What one shard sends to another arrives in order too, which keeps the order of one publisher's messages for every
+//! subscriber [MQTT-4.6.0-6].
+//!
+//! It decides whether a client may publish, and acknowledges what it has published when everything is durable that had
+//! to be: it counts the other shards and sinks that will report, and compares the position of the journals before and
+//! after. Without either, the acknowledgement leaves at once. A message that cannot be kept (quota, memory, disk) is
+//! refused before anybody gets it, since its client may send it again.
 
 use std::sync::Arc;
 

@@ -1,13 +1,8 @@
-//! PUBLISH, the single entry for messages from anywhere, and the fan-out on each shard.
+//! PUBLISH from clients, and messages from other shards.
 //!
-//! Clients, wills and bindings all publish by [`Shard::publish`], so that a message is copied once, matched once, and
-//! reaches subscribers, groups, sinks, journals and other shards in the same order. What one shard sends to another
-//! arrives in order too, which keeps the order of one publisher's messages for every subscriber [MQTT-4.6.0-6].
-//!
-//! A publisher is acknowledged when everything that its message had to be made durable for is durable: this file counts
-//! the other shards and sinks that will report, and compares the position of the journals before and after. Without
-//! either, the acknowledgement leaves at once. A message that cannot be kept (quota, memory, disk) is refused before
-//! anybody gets it, since its client may send it again.
+//! This file checks what a decoder cannot know, the clauses of 3.3 that depend on the configuration, and resolves topic
+//! aliases. The rest is in `publisher.rs`, which clients, wills and bindings share. What another shard has matched is
+//! delivered to the sessions of this one, and the other shard gets a receipt when that is durable.
 
 use mainstem_mqtt::{Publish, ReasonCode};
 use mainstem_runtime::{ConnId, Io};

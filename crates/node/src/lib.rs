@@ -148,7 +148,7 @@ struct Connection {
 /// Protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// MQTT 3.1.1 and 5.
+    /// MQTT 3.1, 3.1.1 and 5.
     Mqtt,
     /// The Kafka protocol.
     Kafka,

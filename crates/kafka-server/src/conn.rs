@@ -9,6 +9,8 @@
 mod affinity;
 mod authorization;
 mod bans;
+mod failed_log_ins;
+mod log_ins;
 mod throttling;
 
 use std::collections::VecDeque;
@@ -21,6 +23,8 @@ use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
 pub(crate) use self::affinity::HandOver;
 use self::bans::ConnectionCheck;
+use self::failed_log_ins::FailedLogIns;
+pub(crate) use self::log_ins::{TokenAnswer, nonce};
 use crate::answer::Answer;
 use crate::conn_quotas::ConnQuotas;
 use crate::environment::Environment;
@@ -103,10 +107,11 @@ pub(crate) struct Connections {
     is_draining: bool,
     /// Which have been checked for bans.
     check: ConnectionCheck,
+    failed_log_ins: FailedLogIns,
 }
 
 impl Connections {
-    pub(crate) fn open(&mut self, id: ConnId, peer: Option<IpAddr>, listener: u16, now_ms: u64) {
+    fn open(&mut self, id: ConnId, peer: Option<IpAddr>, listener: u16, now_ms: u64) {
         if self.slots.len() <= id.slot() {
             self.slots.resize_with(id.slot() + 1, Conn::default);
         }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mainstem_kafka::Message;
+use mainstem_kafka::{Message, Request, frame, put_response_header};
 use mainstem_quota::{ClientQuotas, QuotaKey};
 
 use crate::environment::Environment;
@@ -129,6 +129,16 @@ impl RequestContext {
             *throttle_time_ms = i32::try_from(self.throttle_ms).unwrap_or(i32::MAX);
         }
         throttled.encode(into, self.version);
+    }
+
+    /// Encodes a response in its frame.
+    pub(crate) fn encode_frame<R: Request>(&self, response: &R::Response) -> Vec<u8> {
+        let mut answer = Vec::new();
+        let begun = frame::begin_frame(&mut answer);
+        put_response_header(self.correlation_id, self.api_key, self.version, &mut answer);
+        self.encode(response, &mut answer);
+        frame::end_frame(&mut answer, begun, 0);
+        answer
     }
 
     /// Says in the response that the client is throttled.

@@ -42,9 +42,9 @@
 //! | `shard.rs` | the state of a shard, and responses to its connections |
 //! | `environment.rs` | what a shard knows of the broker around it: shared state, topics, memory budget |
 //! | `shard_message.rs` | messages between shards |
-//! | `conn.rs`, `conn/` | connections: the order of responses, rules, quotas, bans, moving to the shard of the partitions |
+//! | `conn.rs`, `conn/` | connections: the order of responses, log-ins, rules, quotas, bans, moving to the shard of the partitions |
 //! | `answer.rs` | an encoded response, which may be in pieces |
-//! | `log_in.rs`, `authentication.rs`, `failed_log_ins.rs` | log-ins by SASL: as data, carried out, and refused after a delay |
+//! | `log_in.rs` | the log-in of a connection by SASL, as data |
 //! | `security.rs`, `security_changes.rs` | users and rules of the host, its answers, and changes of them |
 //! | `sender.rs`, `grants.rs` | who sends a request; what they may do |
 //! | `acl.rs` | rules as Kafka's ACLs |
@@ -89,7 +89,6 @@
 mod acl;
 mod answer;
 mod append_error;
-mod authentication;
 mod binding_registry;
 mod bindings;
 mod bound_topics;
@@ -105,7 +104,6 @@ mod dead_letters;
 mod decompression;
 mod division;
 mod environment;
-mod failed_log_ins;
 mod fetch_job;
 mod fetch_session;
 mod grants;

@@ -11,8 +11,9 @@ use mainstem_partition::IsLast;
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
 
-use crate::conn::HandOver;
+use crate::conn::{HandOver, TokenAnswer};
 use crate::conn_quotas::count_request_time;
+use crate::security::SecurityReply;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::storage::MAINTENANCE_INTERVAL_MS;
@@ -34,11 +35,7 @@ impl Service for Shard {
     type Mail = Mail;
 
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
-        let log_in = self.accepted_log_in(io, listener);
-        self.conns.open(conn, io.peer(), listener, io.clock.now_ms);
-        if let Some(conn) = self.conns.get_mut(conn) {
-            conn.log_in = log_in;
-        }
+        self.conns.accept(&self.env, io, conn, listener);
         self.env.shared().connections.fetch_add(1, Ordering::Relaxed);
         if self.conns.is_draining() {
             self.remove_connection(io, conn);
@@ -177,7 +174,13 @@ impl Service for Shard {
             }
             Timer::Coordinate => self.coordinate_due(io),
             Timer::Queues => self.with_queues(io, |queues, cx| queues.on_timer(cx.now_ms)),
-            Timer::FailedLogIns => self.answer_failed_log_ins(io),
+            Timer::FailedLogIns => {
+                while let Some(TokenAnswer { caller, response }) = self.conns.next_failed_log_in(io) {
+                    self.reply_with(io, caller, response);
+                    self.remove_connection(io, caller.conn);
+                    io.close(caller.conn);
+                }
+            }
             Timer::Unmute(slot) => self.conns.unmute(slot),
         }
         self.begin_queued_requests(io);
@@ -271,6 +274,26 @@ impl Shard {
         }
     }
 
+    /// Takes the answers of the host about users and rules.
+    fn poll_security_replies(&mut self, io: &mut Io<'_, Mail>) {
+        for reply in self.env.shared().security_replies.take(self.env.me()) {
+            match reply {
+                SecurityReply::LogIn { caller, result } => {
+                    let answer = self.conns.on_password_checked(&mut self.env, io, caller, result);
+                    self.answer_token(io, answer);
+                }
+                SecurityReply::Changed { after, result } => self.on_security_change(io, after, &result),
+            }
+        }
+    }
+
+    /// Sends the answer to a token of a log-in, if there is one already.
+    pub(crate) fn answer_token(&mut self, io: &mut Io<'_, Mail>, answer: Option<TokenAnswer>) {
+        if let Some(TokenAnswer { caller, response }) = answer {
+            self.reply_with(io, caller, response);
+        }
+    }
+
     /// Hands a connection over, with this frame, if another shard owns most of its partitions.
     fn hand_over_if_remote(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) -> bool {
         let Some(HandOver { shard, session }) = self.conns.hand_over(&mut self.env, io, id, frame) else {
@@ -288,7 +311,8 @@ impl Shard {
     fn begin(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.log_in.expects_bare_token() {
-            return self.begin_bare_token(io, id, frame);
+            let answer = self.conns.on_bare_token(&mut self.env, io, id, frame);
+            return self.answer_token(io, answer);
         }
         let Ok((header, body)) = RequestHeader::parse(frame) else {
             return self.refuse(io, id, "a request without a header");

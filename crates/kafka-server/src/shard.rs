@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mainstem_kafka::{Request, frame, put_response_header};
+use mainstem_kafka::Request;
 use mainstem_log::{Completion, Error, Stores};
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
@@ -17,7 +17,6 @@ use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;
 use crate::environment::Environment;
-use crate::failed_log_ins::FailedLogIns;
 use crate::jobs::Jobs;
 use crate::pending_work::{PendingWork, Task};
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
@@ -41,7 +40,6 @@ pub struct Shard {
     /// The coordinators, on shard 0.
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Connections,
-    pub(crate) failed_log_ins: FailedLogIns,
     pub(crate) jobs: Jobs,
     pub(crate) bindings: Bindings,
     pub(crate) queues: QueueHost<TopicConfig>,
@@ -73,7 +71,6 @@ impl Shard {
             pending_work: PendingWork::default(),
             controller,
             conns: Connections::default(),
-            failed_log_ins: FailedLogIns::default(),
             jobs: Jobs::default(),
             bindings: Bindings::default(),
             queues,
@@ -159,19 +156,9 @@ impl Shard {
             self.jobs.take_division(number);
             return self.refuse_call(io, call, "the response would exceed 128 MiB; ask for fewer items");
         }
-        let answer = Self::encode_response::<R>(call, response);
+        let answer = call.encode_frame::<R>(response);
         io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
         self.reply_with(io, call.caller, answer);
-    }
-
-    /// The frame of a response.
-    pub(crate) fn encode_response<R: Request>(call: &RequestContext, response: &R::Response) -> Vec<u8> {
-        let mut answer = Vec::new();
-        let begun = frame::begin_frame(&mut answer);
-        put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
-        call.encode(response, &mut answer);
-        frame::end_frame(&mut answer, begun, 0);
-        answer
     }
 
     /// Answers a request with an encoded frame. An empty frame sends nothing.

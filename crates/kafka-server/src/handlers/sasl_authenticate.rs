@@ -16,7 +16,9 @@ pub(crate) fn handle(
 ) {
     let Some(conn) = shard.conns.get_mut(call.caller.conn) else { return };
     if matches!(conn.log_in, LogIn::Exchanging(_)) {
-        return shard.on_token(io, TokenReply::Response(call), &request.auth_bytes);
+        let reply = TokenReply::Response(call);
+        let answer = shard.conns.on_token(&mut shard.env, io, reply, &request.auth_bytes);
+        return shard.answer_token(io, answer);
     }
     let response = SaslAuthenticateResponse {
         error_code: ErrorCode::IllegalSaslState as i16,

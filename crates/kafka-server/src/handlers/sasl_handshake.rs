@@ -6,8 +6,9 @@
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
 use mainstem_runtime::Io;
+use mainstem_sasl::Mechanism;
 
-use crate::authentication::nonce;
+use crate::conn::nonce;
 use crate::log_in::HandshakeError;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -21,14 +22,16 @@ pub(crate) fn handle(
     let Some(nonce) = nonce() else {
         return shard.refuse(io, call.caller.conn, "the operating system has no random numbers for a log-in");
     };
-    let mechanism = shard.offered_mechanism(&call, &request.mechanism);
+    let mechanisms = shard.env.shared().mechanisms(call.listener);
+    let mechanism = Mechanism::from_name(&request.mechanism);
+    let mechanism = mechanism.filter(|mechanism| mechanisms.contains(mechanism));
     let Some(conn) = shard.conns.get_mut(call.caller.conn) else { return };
     let outcome = conn.log_in.choose(mechanism, call.version == 0, nonce, io.clock.now_ms);
     let code = outcome.map_or_else(|error| error.code, |()| ErrorCode::None);
     let offered = match code {
         // Kafka says nothing of the mechanisms to a client that is out of order.
         ErrorCode::IllegalSaslState => &[],
-        _ => shard.env.shared().mechanisms(call.listener),
+        _ => mechanisms,
     };
     let response = SaslHandshakeResponse {
         error_code: code as i16,
@@ -42,8 +45,8 @@ pub(crate) fn handle(
                 }
                 _ => "a SaslHandshake during the log-in".to_owned(),
             };
-            let response = Shard::encode_response::<SaslHandshakeRequest>(&call, &response);
-            shard.close_after_failure(io, call.caller, &what, response);
+            let answer = (call.caller, call.encode_frame::<SaslHandshakeRequest>(&response));
+            shard.conns.close_after_failure(&mut shard.env, io, answer, &what);
         }
         _ => shard.reply::<SaslHandshakeRequest>(io, &call, &response),
     }

@@ -7,34 +7,34 @@ use crate::shard_message::Caller;
 
 /// The failed log-ins of a shard that are not answered yet. There are at most as many as connections.
 #[derive(Debug, Default)]
-pub(crate) struct FailedLogIns {
+pub(super) struct FailedLogIns {
     waiting: VecDeque<FailedLogIn>,
 }
 
 /// A failed log-in.
 #[derive(Debug)]
-pub(crate) struct FailedLogIn {
+pub(super) struct FailedLogIn {
     due_ms: u64,
-    pub(crate) caller: Caller,
+    pub(super) caller: Caller,
     /// The encoded response; it may be empty.
-    pub(crate) response: Vec<u8>,
+    pub(super) response: Vec<u8>,
 }
 
 impl FailedLogIns {
     /// Adds one. Returns when to call [`Self::take_due`], unless there is a timer already.
-    pub(crate) fn add(&mut self, due_ms: u64, caller: Caller, response: Vec<u8>) -> Option<u64> {
+    pub(super) fn add(&mut self, due_ms: u64, caller: Caller, response: Vec<u8>) -> Option<u64> {
         let is_first = self.waiting.is_empty();
         self.waiting.push_back(FailedLogIn { due_ms, caller, response });
         is_first.then_some(due_ms)
     }
 
     /// Takes the next that is due.
-    pub(crate) fn take_due(&mut self, now_ms: u64) -> Option<FailedLogIn> {
+    pub(super) fn take_due(&mut self, now_ms: u64) -> Option<FailedLogIn> {
         self.waiting.pop_front_if(|first| first.due_ms <= now_ms)
     }
 
     /// When the next is due.
-    pub(crate) fn next_due_ms(&self) -> Option<u64> {
+    pub(super) fn next_due_ms(&self) -> Option<u64> {
         Some(self.waiting.front()?.due_ms)
     }
 }

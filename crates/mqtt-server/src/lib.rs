@@ -45,6 +45,7 @@
 //! | `reassigned.rs` | deliveries that a session has passed on to other members of a group |
 //! | `retained_replay.rs` | retained messages on their way to new subscriptions of a session |
 //! | `wills.rs` | the will of a session |
+//! | `log_interval.rs` | how often a log line about clients may be written |
 //! | `journal/`, `retained_log.rs` | logs of sessions, and of retained messages |
 //! | `broker_state.rs` | what all shards share, and the messages between them |
 //! | `routes.rs`, `groups.rs`, `pressure.rs` | the index of filters, shared subscriptions, whether receivers keep up |
@@ -67,6 +68,7 @@ mod flapping;
 mod groups;
 mod handled;
 mod journal;
+mod log_interval;
 mod message;
 mod pending_acks;
 mod persistence;

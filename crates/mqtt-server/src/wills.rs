@@ -14,26 +14,6 @@ pub(crate) struct Will {
     pub(crate) delay_s: u32,
 }
 
-/// Shortest time between two log lines about wills that are too large, ms.
-const LOG_INTERVAL_MS: u64 = 10_000;
-
-/// Limits the log lines about wills that are too large for their sessions.
-#[derive(Debug, Default)]
-pub(crate) struct RefusedWillLog {
-    next_ms: u64,
-}
-
-impl RefusedWillLog {
-    /// Whether a line may be written now.
-    pub(crate) fn is_due(&mut self, now_ms: u64) -> bool {
-        let is_due = now_ms >= self.next_ms;
-        if is_due {
-            self.next_ms = now_ms + LOG_INTERVAL_MS;
-        }
-        is_due
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct WillState {
     pending: Option<Will>,

@@ -9,9 +9,6 @@ use mainstem_security::Principal;
 use super::Shard;
 use crate::broker_state::Mail;
 
-/// Shortest time between two log lines about banned clients, ms.
-const LOG_INTERVAL_MS: u64 = 10_000;
-
 impl Shard {
     /// Checks a CONNECT against the bans of addresses and client ids.
     pub(super) fn check_bans(
@@ -71,8 +68,7 @@ impl Shard {
         client: (Option<&str>, Option<&str>, Option<IpAddr>),
         ban: &str,
     ) -> Result<(), ReasonCode> {
-        if now_ms >= self.quota_log_ms {
-            self.quota_log_ms = now_ms + LOG_INTERVAL_MS;
+        if self.quota_log.is_due(now_ms) {
             log::info!("a client is refused: a ban of {ban}");
         }
         self.shared.security.note_banned(client);

@@ -29,13 +29,13 @@ use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
 use crate::connections::{ConnState, Connections};
 use crate::handled::{Handled, Next, ProtocolError};
+use crate::log_interval::LogInterval;
 use crate::publisher::Publisher;
 use crate::retained::RetainedSweep;
 use crate::session::Session;
 use crate::session_host::{self, Restored, SessionHost};
 use crate::sys::Sys;
 use crate::timers::Timer;
-use crate::wills::RefusedWillLog;
 
 /// A shard is overloaded from this many queued messages on, and so many more for each of its connections.
 const BACKLOG_MESSAGES: u64 = 1024;
@@ -61,10 +61,11 @@ pub struct Shard {
     host: SessionHost,
     publisher: Publisher,
     retained_sweep: RetainedSweep,
-    will_log: RefusedWillLog,
+    /// Log lines about wills that are too large for their sessions.
+    will_log: LogInterval,
     sys: Option<Sys>,
-    /// When a client that waits for a quota, or is banned, may be logged again.
-    quota_log_ms: u64,
+    /// Log lines about clients that wait for a quota, or are banned.
+    quota_log: LogInterval,
 }
 
 impl Shard {
@@ -82,9 +83,9 @@ impl Shard {
             host: SessionHost::new(me, Arc::clone(&shared)),
             publisher: Publisher::new(me, Arc::clone(&shared)),
             retained_sweep: RetainedSweep::default(),
-            will_log: RefusedWillLog::default(),
+            will_log: LogInterval::default(),
             sys: None,
-            quota_log_ms: 0,
+            quota_log: LogInterval::default(),
             shared,
         }
     }

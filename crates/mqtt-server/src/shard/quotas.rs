@@ -15,8 +15,6 @@ use crate::handled::{Handled, Next, ProtocolError};
 
 /// Longest time until a client that waits is looked at again, ms: its quota may have changed.
 const PAUSE_MS_MAX: u64 = 1_000;
-/// Shortest time between two log lines about quotas, ms.
-const LOG_INTERVAL_MS: u64 = 10_000;
 
 impl Shard {
     /// Finds the quotas of a connected client.
@@ -71,8 +69,7 @@ impl Shard {
     }
 
     fn log_quota(&mut self, now_ms: u64, slot: u32, key: QuotaKey, what: &str) {
-        if now_ms >= self.quota_log_ms {
-            self.quota_log_ms = now_ms + LOG_INTERVAL_MS;
+        if self.quota_log.is_due(now_ms) {
             let client_id = Arc::clone(self.host.session(slot).client_id());
             log::info!("client {client_id:?}: the quota {key} is exceeded, {what}");
         }

@@ -153,8 +153,7 @@ fn result(
     }
 }
 
-/// The result if a partition does not exist. No partition is added then.
-/// As in Kafka, nothing is added if the sender may not write to one of the topics.
+/// The result if the sender may not write to one of the topics. As in Kafka, nothing is added then.
 fn unauthorized_result(
     call: &RequestContext,
     transaction: &AddPartitionsToTxnTransaction,
@@ -177,19 +176,23 @@ fn unauthorized_result(
     }))
 }
 
+/// The result if a partition does not exist. No partition is added then.
 fn missing_partition_result(
     shard: &Shard,
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Option<AddPartitionsToTxnResult> {
-    let exists = |participant: &Participant| match participant {
-        Participant::Partition { topic, index } => {
-            shard.env.catalogue().topic(topic).is_some_and(|topic| (0..topic.partitions()).contains(index))
-        }
-        Participant::Group(_) => true,
+    let count = |topic: &str| shard.env.catalogue().topic(topic).map_or(0, |known| known.partitions());
+    let is_known = |topic: &AddPartitionsToTxnTopic| {
+        let known = 0..count(&topic.name);
+        topic.partitions.iter().all(|index| known.contains(index))
     };
-    if transaction.topics.iter().flat_map(participants).all(|participant| exists(&participant)) {
+    if transaction.topics.iter().all(is_known) {
         return None;
     }
+    let exists = |participant: &Participant| match participant {
+        Participant::Partition { topic, index } => (0..count(topic)).contains(index),
+        Participant::Group(_) => true,
+    };
     Some(result(transaction, |participant| {
         if exists(&participant) {
             ErrorCode::OperationNotAttempted as i16

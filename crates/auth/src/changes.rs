@@ -1,7 +1,9 @@
 //! Lines of the audit log about changes: who, from where, and the object before and after, without secrets.
 
 use mainstem_quota::{Entity, Quotas};
-use mainstem_security::{Actor, Ban, BanSubject, Change, Rule, RuleId, SecurityState, User};
+use mainstem_security::{
+    Actor, ApiKey, ApiKeyId, Ban, BanSubject, Change, Rule, RuleId, SecurityState, User,
+};
 use serde_json::{Map, Value};
 
 use crate::audit::cut;
@@ -58,6 +60,13 @@ pub(crate) fn security_changed(by: &Actor, state: &SecurityState, change: &Chang
             let states = (known_ban(state, subject), Some(shown_ban(ban)));
             changed(by, "put-ban", cut(&subject.to_string()).into(), states)
         }
+        Change::PutApiKey(id, key) => {
+            let states = (known_api_key(state, *id), Some(shown_api_key(key)));
+            changed(by, "put-api-key", id.to_string().into(), states)
+        }
+        Change::DeleteApiKey(id) => {
+            changed(by, "delete-api-key", id.to_string().into(), (known_api_key(state, *id), None))
+        }
         Change::DeleteBan(subject) => {
             changed(by, "delete-ban", cut(&subject.to_string()).into(), (known_ban(state, subject), None))
         }
@@ -80,6 +89,20 @@ fn shown_ban(ban: &Ban) -> Fields {
     Map::from_iter([
         ("reason".to_owned(), (*ban.reason).into()),
         ("until_ms".to_owned(), ban.until_ms.into()),
+    ])
+}
+
+fn known_api_key(state: &SecurityState, id: ApiKeyId) -> Option<Fields> {
+    state.api_keys().get(id).map(|known| shown_api_key(known))
+}
+
+/// An API key without its hash.
+fn shown_api_key(key: &ApiKey) -> Fields {
+    Map::from_iter([
+        ("user".to_owned(), (*key.user).into()),
+        ("roles".to_owned(), key.roles.iter().map(|role| Value::from(&**role)).collect()),
+        ("description".to_owned(), (*key.description).into()),
+        ("expires_ms".to_owned(), key.expires_ms.into()),
     ])
 }
 

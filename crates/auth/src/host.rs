@@ -1,41 +1,35 @@
-//! The host of users and rules: the log of changes, and the interface for protocols.
+//! The host of users and rules: the interface for protocols.
 //!
-//! The thread "security" owns the log. It takes one edit after the other, so that each is computed from the state that
-//! it changes, and publishes a state when its records are on disk. The log has a store of its own: it is small, rarely
-//! written, and needed before the shards start.
+//! The log has a store of its own: it is small, rarely written, and needed before the shards start.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Instant;
 
 use mainstem_log::{Durability, Store};
-use mainstem_partition::{CompactedLog, KeyValue};
+use mainstem_partition::CompactedLog;
 use mainstem_security::{
-    Actor, AdminChange, Attempt, Authenticator, BannedClient, CertificateOutcome, Certified, Change,
-    ChangeError, ChangedSettings, Denial, Edit, Identity, LogIn, LogInResult, MAX_NAME_BYTES, Presented,
-    Principal, Proof, Published, Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost,
-    SecurityState, Settings, User, apply_record, encode, encode_last_rule,
+    Actor, AdminChange, Attempt, Authenticator, BannedClient, CertificateOutcome, Change, ChangeError,
+    ChangedSettings, Denial, Edit, LogIn, LogInResult, MAX_NAME_BYTES, Presented, PresentedApiKey, Published,
+    Reply, SALT_BYTES, Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User,
+    apply_record, decode_last_use,
 };
 use serde_json::Map;
 
 use crate::audit::{Audit, cut};
-use crate::certificate::{Names, WithPassword};
-use crate::changes::{changed, security_changed};
+use crate::changes::changed;
 use crate::failures::Failures;
-use crate::jwt::{Refusal, TokenUser, Tokens, is_token};
+use crate::log_ins::{ACCEPTED, FAILED, LIMITED, LogIns};
 use crate::providers::Providers;
 use crate::reply::{SharedReply, submit};
-use crate::verified::Verified;
-use crate::verifier::{Pool, verify};
+use crate::verifier::Pool;
+use crate::writer::{Command, Writer};
 
 /// Name of the log.
 const LOG: &str = "security";
-/// Event of the audit log: a log-in that was accepted.
-const ACCEPTED: &str = "log-in";
-/// Event of the audit log: a log-in that was refused.
-const FAILED: &str = "log-in-failed";
 /// Edits that wait for the thread.
 const EDITS_MAX: usize = 64;
 
@@ -92,30 +86,13 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-struct Command {
-    edit: Edit,
-    by: Actor,
-    reply: Reply<Result<Vec<Change>, ChangeError>>,
-}
-
 /// The host. Its threads end when it is dropped.
 pub struct Host {
     published: Arc<Published>,
     edits: SyncSender<Command>,
     pool: Pool,
-    shared: Arc<LogIns>,
+    log_ins: Arc<LogIns>,
     audit: Option<Arc<Audit>>,
-}
-
-/// What the threads that verify log-ins share.
-struct LogIns {
-    published: Arc<Published>,
-    /// Decides what an unknown user costs.
-    secret: [u8; 32],
-    failures: Mutex<Failures>,
-    verified: Mutex<Verified>,
-    audit: Option<Arc<Audit>>,
-    providers: Providers,
 }
 
 impl Host {
@@ -132,9 +109,17 @@ impl Host {
         let settings =
             Settings { has_other_users: settings.has_other_users || providers.have_users(), ..settings };
         let mut state = SecurityState::new(settings);
-        let mut invalid = None;
+        let (mut invalid, mut uses) = (None, BTreeMap::new());
         let log = CompactedLog::open(&mut *store, LOG, Durability::Fsync, |key, value| {
-            if let Err(error) = apply_record(&mut state, key, value) {
+            let result = match decode_last_use(key, value) {
+                Ok(Some((id, at_ms))) => {
+                    uses.insert(id, at_ms);
+                    Ok(())
+                }
+                Ok(None) => apply_record(&mut state, key, value),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
                 invalid.get_or_insert(error);
             }
         })
@@ -151,7 +136,11 @@ impl Host {
         getrandom::fill(&mut secret)
             .and_then(|()| getrandom::fill(&mut key))
             .map_err(|error| system(&error))?;
+        uses.retain(|id, _| state.api_keys().get(*id).is_some());
         let published = Arc::new(Published::new(state));
+        for (id, at_ms) in uses {
+            published.api_key_uses().restore(id, at_ms);
+        }
         let pool = Pool::start(limits.threads, limits.waiting_max).map_err(|error| system(&error))?;
         let (edits, commands) = sync_channel(EDITS_MAX);
         let mut writer = Writer { store, log, published: Arc::clone(&published), audit: audit.clone() };
@@ -160,15 +149,8 @@ impl Host {
             .spawn(move || writer.run(&commands))
             .map_err(|error| system(&error))?;
         let failures = Failures::new(limits.failures_per_address_max, limits.failures_per_user_max);
-        let shared = Arc::new(LogIns {
-            published: Arc::clone(&published),
-            secret,
-            failures: Mutex::new(failures),
-            verified: Mutex::new(Verified::new(key)),
-            audit: audit.clone(),
-            providers,
-        });
-        Ok(Self { published, edits, pool, shared, audit })
+        let log_ins = LogIns::new(Arc::clone(&published), failures, audit.clone(), providers, (secret, key));
+        Ok(Self { published, edits, pool, log_ins: Arc::new(log_ins), audit })
     }
 }
 
@@ -180,7 +162,7 @@ impl SecurityHost for Host {
 
 impl Authenticator for Host {
     fn check_certificate(&self, presented: &Presented<'_>) -> CertificateOutcome {
-        self.shared.check_certificate(presented)
+        self.log_ins.check_certificate(presented)
     }
 
     fn log_in(&self, mut log_in: LogIn, reply: Reply<LogInResult>) {
@@ -188,15 +170,18 @@ impl Authenticator for Host {
             // No user has such a name. It costs what an unknown one costs, but waits with few bytes.
             log_in.user = format!("{}\0", cut(&log_in.user)).into();
         }
-        let (shared, reply) = (Arc::clone(&self.shared), SharedReply::new(reply));
-        if let Some(tokens) = self.shared.providers.tokens.clone().filter(|_| is_token(&log_in.password)) {
+        if let Some(presented) = PresentedApiKey::parse(&log_in.password) {
+            return reply(self.log_ins.verify_api_key(&log_in, &presented));
+        }
+        let (shared, reply) = (Arc::clone(&self.log_ins), SharedReply::new(reply));
+        if let Some(tokens) = shared.tokens(&log_in.password) {
             if shared.is_limited(&log_in) {
                 return reply.answer(LogInResult::Busy);
             }
             let work = move |reply: &SharedReply<LogInResult>| shared.verify_token(&tokens, log_in, reply);
             return submit(|job| self.pool.submit(job), &reply, LogInResult::Busy, work);
         }
-        if let Some(result) = self.shared.decide_at_once(&log_in) {
+        if let Some(result) = self.log_ins.decide_at_once(&log_in) {
             return reply.answer(result);
         }
         let work = move |reply: &SharedReply<LogInResult>| reply.answer(shared.verify(&log_in));
@@ -206,11 +191,11 @@ impl Authenticator for Host {
     fn may_attempt(&self, attempt: &Attempt<'_>) -> bool {
         let Attempt { user, address, .. } = *attempt;
         let now = Instant::now();
-        let failures = self.shared.failures();
+        let failures = self.log_ins.failures();
         let is_refused = failures.is_limited(user, address, now) && !failures.is_exempt(user, address, now);
         drop(failures);
         if is_refused {
-            self.shared.audit(attempt, "log-in-limited");
+            self.log_ins.audit(attempt, LIMITED);
         }
         !is_refused
     }
@@ -219,11 +204,11 @@ impl Authenticator for Host {
         let Attempt { user, address, .. } = *attempt;
         let now = Instant::now();
         if is_accepted {
-            self.shared.failures().exempt(user, address, now);
-            self.shared.audit(attempt, ACCEPTED);
+            self.log_ins.failures().exempt(user, address, now);
+            self.log_ins.audit(attempt, ACCEPTED);
         } else {
-            self.shared.failures().count(user, address, now);
-            self.shared.audit(attempt, FAILED);
+            self.log_ins.failures().count(user, address, now);
+            self.log_ins.audit(attempt, FAILED);
         }
     }
 
@@ -293,226 +278,15 @@ fn salts() -> Result<Salts, ChangeError> {
     Ok(Salts(salts))
 }
 
-impl LogIns {
-    fn check_certificate(&self, presented: &Presented<'_>) -> CertificateOutcome {
-        let Presented { listener, has_password, address, protocol, .. } = *presented;
-        let users = self.providers.certificates.get(listener);
-        let Some(certificate) = &presented.certificate else {
-            let needs_one = users.is_some_and(|users| users.with_password == WithPassword::Both);
-            return if needs_one && has_password {
-                CertificateOutcome::Refused
-            } else {
-                CertificateOutcome::Ignored(Certified::default())
-            };
-        };
-        let names = Names::read(certificate);
-        let common_name = names.common_name.clone();
-        let Some(users) = users else {
-            return CertificateOutcome::Ignored(Certified { common_name, user: None });
-        };
-        let user = names.user(users);
-        match users.with_password {
-            WithPassword::Password if has_password => {
-                return CertificateOutcome::Ignored(Certified { common_name, user: None });
-            }
-            WithPassword::Both if !has_password => return CertificateOutcome::Refused,
-            WithPassword::Both if user.is_some() => {
-                return CertificateOutcome::Ignored(Certified { common_name, user });
-            }
-            _ => {}
-        }
-        let state = self.published.state();
-        let user = user.map(Principal::User);
-        let proof = Arc::new(Proof { is_external: true, common_name, ..Proof::default() });
-        let admitted = user.filter(|user| state.admits(user, Some(&proof)));
-        let name = admitted.as_ref().and_then(|user| user.user()).or(proof.common_name.as_ref());
-        let attempt = Attempt { user: name.map_or("", |name| name), address, protocol };
-        self.audit(&attempt, if admitted.is_some() { ACCEPTED } else { FAILED });
-        admitted.map_or(CertificateOutcome::Refused, |principal| {
-            CertificateOutcome::Accepted(Identity { principal, proof: Some(proof) })
-        })
-    }
-
-    /// The result of a log-in of this user of the user store.
-    fn accepted(&self, log_in: &LogIn, user: &User) -> LogInResult {
-        let identity = log_in.certified.confirm(Identity::of_user(&user.name));
-        self.audit(&attempt_of(log_in), if identity.is_some() { ACCEPTED } else { FAILED });
-        identity.map_or(LogInResult::Rejected, LogInResult::Accepted)
-    }
-
-    /// The result, if it needs no hash.
-    fn decide_at_once(&self, log_in: &LogIn) -> Option<LogInResult> {
-        let (state, now) = (self.published.state(), Instant::now());
-        if let Some(user) = state.user(&log_in.user).filter(|user| !user.disabled) {
-            let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-            if verified.contains(user, &log_in.password, now) {
-                return Some(self.accepted(log_in, user));
-            }
-        }
-        self.is_limited(log_in).then_some(LogInResult::Busy)
-    }
-
-    /// Whether too many log-ins like this one have failed.
-    fn is_limited(&self, log_in: &LogIn) -> bool {
-        let attempt = attempt_of(log_in);
-        let is_limited = self.failures().is_limited(attempt.user, attempt.address, Instant::now());
-        if is_limited {
-            self.audit(&attempt, "log-in-limited");
-        }
-        is_limited
-    }
-
-    /// Verifies a token. With an unknown key, it waits until the keys have been read again.
-    fn verify_token(self: &Arc<Self>, tokens: &Arc<Tokens>, log_in: LogIn, reply: &SharedReply<LogInResult>) {
-        let verified = tokens.verify(&log_in.password);
-        if verified != Err(Refusal::UnknownKey) {
-            return reply.answer(self.decide_token(tokens, &log_in, verified));
-        }
-        let (shared, again) = (Arc::clone(self), Arc::clone(tokens));
-        let work = move |reply: &SharedReply<LogInResult>| {
-            let verified = again.verify(&log_in.password);
-            reply.answer(shared.decide_token(&again, &log_in, verified));
-        };
-        submit(|job| tokens.after_refresh(job), reply, LogInResult::Busy, work);
-    }
-
-    fn decide_token(
-        &self,
-        tokens: &Tokens,
-        log_in: &LogIn,
-        verified: Result<TokenUser, Refusal>,
-    ) -> LogInResult {
-        let attempt = attempt_of(log_in);
-        let (user, proof) = match verified {
-            Ok(TokenUser { user, proof }) => (user, proof),
-            Err(refusal) => {
-                tokens.log_refusal(&refusal);
-                self.failures().count(attempt.user, attempt.address, Instant::now());
-                self.audit(&attempt, FAILED);
-                return LogInResult::Rejected;
-            }
-        };
-        let attempt = Attempt { user: &user, ..attempt };
-        let identity =
-            Identity { principal: Principal::User(Arc::clone(&user)), proof: Some(Arc::new(proof)) };
-        let is_admitted = self.published.state().admits(&identity.principal, identity.proof.as_deref());
-        let identity = log_in.certified.confirm(identity).filter(|_| is_admitted);
-        self.audit(&attempt, if identity.is_some() { ACCEPTED } else { FAILED });
-        identity.map_or(LogInResult::Rejected, LogInResult::Accepted)
-    }
-
-    fn verify(&self, log_in: &LogIn) -> LogInResult {
-        // Others that were started before may have failed in the meantime.
-        if let Some(result) = self.decide_at_once(log_in) {
-            return result;
-        }
-        let state = self.published.state();
-        let user = verify(&state, &self.secret, &log_in.user, &log_in.password);
-        let now = Instant::now();
-        if let Some(user) = user {
-            let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-            verified.insert(&user, &log_in.password, now);
-            drop(verified);
-            return self.accepted(log_in, &user);
-        }
-        self.failures().count(&log_in.user, log_in.address, now);
-        self.audit(&attempt_of(log_in), FAILED);
-        LogInResult::Rejected
-    }
-
-    fn failures(&self) -> MutexGuard<'_, Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn audit(&self, attempt: &Attempt<'_>, event: &str) {
-        let Some(audit) = &self.audit else { return };
-        let fields = || {
-            let mut fields = Map::new();
-            fields.insert("user".into(), cut(attempt.user).into());
-            fields.insert("address".into(), attempt.address.map(|address| address.to_string()).into());
-            fields.insert("protocol".into(), attempt.protocol.into());
-            fields
-        };
-        if event == ACCEPTED { audit.add(event, fields()) } else { audit.add_sampled(event, fields) }
-    }
-}
-
-/// Of a token, the user is not known before it is verified.
-fn attempt_of(log_in: &LogIn) -> Attempt<'_> {
-    let user = if is_token(&log_in.password) { "" } else { &*log_in.user };
-    Attempt { user, address: log_in.address, protocol: log_in.protocol }
-}
-
-/// The owner of the log.
-struct Writer {
-    store: Box<dyn Store>,
-    log: CompactedLog<()>,
-    published: Arc<Published>,
-    audit: Option<Arc<Audit>>,
-}
-
-impl Writer {
-    fn run(&mut self, commands: &Receiver<Command>) {
-        while let Ok(Command { edit, by, reply }) = commands.recv() {
-            reply(self.change(edit, &by));
-        }
-    }
-
-    fn change(&mut self, edit: Edit, by: &Actor) -> Result<Vec<Change>, ChangeError> {
-        let state = self.published.state();
-        let mut next = SecurityState::clone(&state);
-        let mut changes = Vec::new();
-        for change in edit(&state)? {
-            // Each may depend on those before it: a deletion makes room.
-            next.check(&change).map_err(ChangeError::Invalid)?;
-            if next.apply(&change) {
-                changes.push(change);
-            }
-        }
-        if changes.is_empty() {
-            return Ok(changes);
-        }
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let records = records(&changes, &next);
-        self.log.append(&mut *self.store, unix.as_millis() as u64, &records, ());
-        self.log.store_pending(&mut *self.store);
-        // Returns when the records are on disk.
-        self.store.commit();
-        let (mut completions, mut outcomes) = (Vec::new(), Vec::new());
-        self.store.completions(&mut completions);
-        for completion in &completions {
-            self.log.on_completion(completion, &mut outcomes);
-        }
-        self.log.take_failed(&mut outcomes);
-        match outcomes.pop() {
-            Some(((), Ok(()))) => {
-                self.published.publish(Arc::new(next));
-                if let Some(audit) = &self.audit {
-                    for change in &changes {
-                        audit.add("changed", security_changed(by, &state, change));
-                    }
-                }
-                Ok(changes)
-            }
-            Some(((), Err(error))) => Err(ChangeError::Log(error.to_string())),
-            None => Err(ChangeError::Log("the log has not confirmed the change".to_owned())),
-        }
-    }
-}
-
-/// The records of changes that lead to `next`.
-fn records(changes: &[Change], next: &SecurityState) -> Vec<KeyValue> {
-    let deletes_rules = changes.iter().any(|change| matches!(change, Change::DeleteRule(_)));
-    let last_rule = deletes_rules.then(|| encode_last_rule(next));
-    changes.iter().map(encode).chain(last_rule).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
 
     use mainstem_log::MemoryStore;
-    use mainstem_security::{Ban, BanSubject, MAX_BANS, RuleId, add_ban, create_user, delete_user};
+    use mainstem_security::{
+        ApiKey, ApiKeyId, Ban, BanSubject, Certified, MAX_BANS, add_api_key, add_ban, create_user,
+        delete_user,
+    };
     use serde_json::Value;
 
     use super::*;
@@ -604,16 +378,6 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_of_rules_stores_the_last_identifier() {
-        let mut next = SecurityState::default();
-        next.note_rule_id(RuleId(4));
-        let put = Change::DeleteUser("alice".into());
-        assert_eq!(records(std::slice::from_ref(&put), &next), [encode(&put)]);
-        let delete = Change::DeleteRule(RuleId(4));
-        assert_eq!(records(std::slice::from_ref(&delete), &next), [encode(&delete), encode_last_rule(&next)]);
-    }
-
-    #[test]
     fn failed_log_ins_are_limited_but_not_verified_ones() {
         let host = host(&Limits { failures_per_user_max: 2, ..Limits::default() });
         add(&host, "alice", "secret").unwrap();
@@ -625,6 +389,73 @@ mod tests {
         assert_eq!(log_in(&host, "alice", "other"), LogInResult::Busy);
         assert_eq!(log_in(&host, "bob", "other"), LogInResult::Busy);
         assert!(matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(_)));
+    }
+
+    fn add_key(host: &Host, number: u64, user: &str, expires_ms: Option<u64>) -> PresentedApiKey {
+        let presented = PresentedApiKey::new(ApiKeyId(number), [number as u8; 32]);
+        let key = ApiKey {
+            user: user.into(),
+            hash: presented.hash(),
+            roles: Vec::new(),
+            description: "".into(),
+            created_ms: 0,
+            expires_ms,
+        };
+        let id = presented.id;
+        change(host, Box::new(move |state| add_api_key(state, id, key))).unwrap();
+        presented
+    }
+
+    #[test]
+    fn an_api_key_is_the_password_of_its_user_until_it_ends() {
+        let host = host(&Limits::default());
+        add(&host, "alice", "secret").unwrap();
+        let (key, ended) = (add_key(&host, 1, "alice", Some(u64::MAX)), add_key(&host, 2, "alice", Some(1)));
+        let text = key.expose();
+        for user in ["alice", ""] {
+            let LogInResult::Accepted(who) = log_in(&host, user, &text) else { panic!("it is right") };
+            assert_eq!(who.user().map(|user| &**user), Some("alice"));
+            let proof = who.proof.as_ref().unwrap();
+            assert_eq!((proof.api_key, proof.expires_ms), (Some(key.id), Some(u64::MAX)));
+            assert!(host.published().state().admits(&who.principal, who.proof.as_deref()));
+        }
+        assert!(host.published().api_key_uses().last(key.id).is_some());
+        let wrong = PresentedApiKey::new(key.id, [9; 32]).expose();
+        for (user, password) in [("bob", &text), ("alice", &wrong), ("", &wrong), ("alice", &ended.expose())]
+        {
+            assert_eq!(log_in(&host, user, password), LogInResult::Rejected, "{user}");
+        }
+        assert_eq!(host.published().api_key_uses().last(ended.id), None);
+        change(&host, Box::new(|state| delete_user(state, "alice"))).unwrap();
+        assert_eq!(log_in(&host, "alice", &text), LogInResult::Rejected);
+        add(&host, "alice", "other").unwrap();
+        assert_eq!(log_in(&host, "alice", &text), LogInResult::Rejected, "a later user does not inherit it");
+    }
+
+    #[test]
+    fn guesses_of_api_keys_are_limited_by_address_and_lock_nobody_out() {
+        let host =
+            host(&Limits { failures_per_address_max: 2, failures_per_user_max: 2, ..Limits::default() });
+        add(&host, "alice", "secret").unwrap();
+        let key = add_key(&host, 1, "alice", None);
+        let from = |password: &str, last: u8| {
+            let (sender, receiver) = channel();
+            let log_in = LogIn {
+                user: "alice".into(),
+                password: password.into(),
+                certified: Certified::default(),
+                address: Some([192, 0, 2, last].into()),
+                protocol: "mqtt",
+            };
+            host.log_in(log_in, Box::new(move |result| sender.send(result).unwrap()));
+            receiver.recv().unwrap()
+        };
+        let wrong = PresentedApiKey::new(key.id, [9; 32]).expose();
+        for expected in [LogInResult::Rejected, LogInResult::Rejected, LogInResult::Busy] {
+            assert_eq!(from(&wrong, 1), expected);
+        }
+        assert!(matches!(from(&key.expose(), 1), LogInResult::Accepted(_)), "the right key from there");
+        assert!(matches!(from("secret", 2), LogInResult::Accepted(_)), "her password from elsewhere");
     }
 
     #[test]

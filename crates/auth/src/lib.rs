@@ -17,7 +17,9 @@
 //! # Files
 //! | file | contents |
 //! |---|---|
-//! | `host.rs` | [`Host`]: the log of changes, and the interface for protocols |
+//! | `host.rs` | [`Host`]: the interface for protocols |
+//! | `writer.rs` | the owner of the log |
+//! | `log_ins.rs` | deciding log-ins |
 //! | `providers.rs` | where users come from besides the user store, and in which order |
 //! | `certificate.rs` | users of client certificates |
 //! | `jwt/` | tokens: their keys, and how these change; verifying one token, and what its claims say |
@@ -34,10 +36,12 @@ mod changes;
 mod failures;
 mod host;
 mod jwt;
+mod log_ins;
 mod providers;
 mod reply;
 mod verified;
 mod verifier;
+mod writer;
 
 pub use certificate::{CertificateName, CertificateUsers, WithPassword};
 pub use host::{Host, Limits, OpenError};

@@ -5,6 +5,7 @@
 //! | provider | allows | denies | ignores |
 //! |---|---|---|---|
 //! | certificate | a user that the certificate names | a certificate that names none, a disabled user | no certificate, a listener that takes no users from them; a password, if that decides |
+//! | API key | the user of a key | a key that is unknown, wrong or expired, or of another user; a disabled user | a password that has not the form of a key |
 //! | token | a user of a valid token | a token that is not valid, a disabled user | a password that has not the form of a token |
 //! | user store | the password of a user | everything else | nothing |
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainstem_quota::{Entity, QuotaKey, Quotas};
 
+use crate::api_key::{ApiKey, ApiKeyId};
 use crate::authenticator::ChangeError;
 use crate::ban::{Ban, BanSubject};
 use crate::error::SecurityError;
@@ -45,7 +46,8 @@ pub fn change_user(
     Ok(vec![Change::PutUser(Arc::new(user))])
 }
 
-/// Deletes a user of the log. Rules about the user stay.
+/// Deletes a user of the log, and its API keys: a later user of this name must not inherit them. Rules about the user
+/// stay.
 ///
 /// # Errors
 /// The log has no such user.
@@ -53,7 +55,36 @@ pub fn delete_user(state: &SecurityState, name: &str) -> Result<Vec<Change>, Cha
     if !state.is_in_log(name) {
         return Err(ChangeError::NotFound(named(name)));
     }
-    Ok(vec![Change::DeleteUser(name.into())])
+    let keys = state.api_keys().of_user(name).map(|(id, _)| Change::DeleteApiKey(id));
+    Ok(keys.chain([Change::DeleteUser(name.into())]).collect())
+}
+
+/// Adds an API key, and deletes those of its user that have expired.
+///
+/// # Errors
+/// The user does not exist or lacks a role of the key, or the identifier is used.
+pub fn add_api_key(state: &SecurityState, id: ApiKeyId, key: ApiKey) -> Result<Vec<Change>, ChangeError> {
+    let user = state.user(&key.user).ok_or_else(|| ChangeError::NotFound(named(&key.user)))?;
+    if key.roles.iter().any(|role| !user.roles.contains(role)) {
+        return Err(ChangeError::Invalid(SecurityError::ApiKey("its user does not have all of its roles")));
+    }
+    if state.api_keys().get(id).is_some() {
+        return Err(ChangeError::Exists(format!("API key {id}")));
+    }
+    let known = state.api_keys().of_user(&key.user);
+    let expired = known.filter(|(_, known)| known.is_expired(key.created_ms));
+    let mut changes: Vec<Change> = expired.map(|(id, _)| Change::DeleteApiKey(id)).collect();
+    changes.push(Change::PutApiKey(id, Arc::new(key)));
+    Ok(changes)
+}
+
+/// Deletes an API key.
+///
+/// # Errors
+/// It does not exist.
+pub fn delete_api_key(state: &SecurityState, id: ApiKeyId) -> Result<Vec<Change>, ChangeError> {
+    state.api_keys().get(id).ok_or_else(|| ChangeError::NotFound(format!("API key {id}")))?;
+    Ok(vec![Change::DeleteApiKey(id)])
 }
 
 /// Adds rules. Those that exist are not added again, and each is added once.
@@ -126,6 +157,40 @@ pub fn delete_ban(state: &SecurityState, subject: BanSubject) -> Result<Vec<Chan
 mod tests {
     use super::*;
     use crate::rule::{Action, Effect, Resource, Subject};
+
+    #[test]
+    fn api_keys_belong_to_a_user_and_go_with_it() {
+        let mut state = SecurityState::default();
+        let mut user = User::new("alice").unwrap();
+        user.roles = vec!["ops".into()];
+        state.apply(&Change::PutUser(Arc::new(user)));
+        let key = |user: &str, role: Option<&str>, expires_ms| ApiKey {
+            user: user.into(),
+            hash: [1; 32],
+            roles: role.into_iter().map(Into::into).collect(),
+            description: "".into(),
+            created_ms: 5,
+            expires_ms,
+        };
+        let add = |state: &SecurityState, id, key| add_api_key(state, ApiKeyId(id), key);
+        assert!(matches!(add(&state, 1, key("bob", None, None)), Err(ChangeError::NotFound(_))));
+        assert!(matches!(add(&state, 1, key("alice", Some("admins"), None)), Err(ChangeError::Invalid(_))));
+        for (id, expires_ms) in [(1, Some(5)), (2, Some(6))] {
+            // The first one has expired when the second one is added.
+            for change in add(&state, id, key("alice", Some("ops"), expires_ms)).unwrap() {
+                state.check(&change).unwrap();
+                state.apply(&change);
+            }
+        }
+        assert_eq!(state.api_keys().iter().map(|(id, _)| id).collect::<Vec<_>>(), [ApiKeyId(2)]);
+        assert!(matches!(add(&state, 2, key("alice", None, None)), Err(ChangeError::Exists(_))));
+        assert!(matches!(delete_api_key(&state, ApiKeyId(1)), Err(ChangeError::NotFound(_))));
+        assert_eq!(delete_api_key(&state, ApiKeyId(2)), Ok(vec![Change::DeleteApiKey(ApiKeyId(2))]));
+        for change in delete_user(&state, "alice").unwrap() {
+            state.apply(&change);
+        }
+        assert!(state.api_keys().is_empty() && state.user("alice").is_none());
+    }
 
     #[test]
     fn many_rules_are_added_once_each() {

@@ -20,6 +20,8 @@ pub enum SecurityError {
     Quota(String),
     /// A ban.
     Ban(&'static str),
+    /// An API key.
+    ApiKey(&'static str),
     /// A record of the security log.
     Record(String),
     /// A line of a password file, from 1 on.
@@ -43,6 +45,7 @@ impl fmt::Display for SecurityError {
             Self::Rule(what) | Self::Quota(what) => write!(f, "{what}"),
             Self::Record(what) => write!(f, "a record of the security log cannot be read: {what}"),
             Self::PasswordFile { line, error } => write!(f, "line {line}: {error}"),
+            Self::ApiKey(what) => write!(f, "the API key: {what}"),
             Self::Ban(what) | Self::Limit(what) => write!(f, "{what}"),
         }
     }

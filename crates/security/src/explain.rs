@@ -50,27 +50,25 @@ fn explain(
     kind: ResourceKind,
     name: &str,
 ) -> Explanation {
-    if state.is_super_user(origin.principal) {
+    let allowing = state.allowing_roles(origin.proof);
+    if state.is_super_user(origin.principal, origin.proof) {
         return Explanation { allowed: true, reason: Reason::SuperUser };
     }
-    if !state.has_rules() {
+    if !state.has_rules() && allowing.is_none() {
         return Explanation { allowed: true, reason: Reason::NoRules };
     }
     let roles = &*state.roles(origin);
+    let applies = |rule: &Rule| SecurityState::applies(rule, origin, roles, allowing);
     let decides = |rule: &Rule, effect: Effect| {
         if action == Action::Connect && effect == Effect::Allow {
             // Who may do anything may connect.
-            return rule.effect == effect && rule.applies_to(origin, roles) && has_names(rule, origin);
+            return rule.effect == effect && applies(rule) && has_names(rule, origin);
         }
         let is_action = rule.action == Action::Any
             || rule.action == action
             || (effect == Effect::Allow && action.implied_by().contains(&rule.action));
         let is_kind = rule.resource.kind.is_none_or(|of| of == kind);
-        rule.effect == effect
-            && is_action
-            && is_kind
-            && rule.applies_to(origin, roles)
-            && covers_name(rule, origin, name)
+        rule.effect == effect && is_action && is_kind && applies(rule) && covers_name(rule, origin, name)
     };
     for effect in [Effect::Deny, Effect::Allow] {
         if let Some((id, rule)) = state.rules().find(|(_, rule)| decides(rule, effect)) {

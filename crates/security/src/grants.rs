@@ -75,7 +75,9 @@ impl Grants {
     /// Compiles the rules for connections from here.
     pub fn compile(state: &SecurityState, origin: &Origin<'_>) -> Self {
         let epoch = state.epoch();
-        if !state.has_rules() || state.is_super_user(origin.principal) {
+        // An API key with roles may do what their rules allow, so nothing without rules.
+        let has_all_rights = !state.has_rules() && state.allowing_roles(origin.proof).is_none();
+        if has_all_rights || state.is_super_user(origin.principal, origin.proof) {
             return Self { epoch, rules: None, depends_on_client_id: false };
         }
         let mut compiled = Compiled::default();
@@ -270,7 +272,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::identity::Principal;
+    use crate::api_key::{ApiKey, ApiKeyId};
+    use crate::identity::{Principal, Proof};
     use crate::rule::{Resource, RuleId, Subject};
     use crate::state::{Change, Settings};
     use crate::user::User;
@@ -279,15 +282,22 @@ mod tests {
     fn naive(
         rules: &[Rule],
         user_roles: &[&str],
+        allowing: Option<&str>,
         user: &str,
         client_id: &str,
         check: (Action, ResourceKind, &str),
     ) -> bool {
         let (action, kind, name) = check;
-        if rules.is_empty() {
+        if rules.is_empty() && allowing.is_none() {
             return true;
         }
         let applies = |rule: &&Rule| {
+            if rule.effect == Effect::Allow
+                && let Some(role) = allowing
+                && rule.subject != Subject::Role(role.into())
+            {
+                return false;
+            }
             let is_subject = match &rule.subject {
                 Subject::Everyone => true,
                 Subject::Anonymous => false,
@@ -327,6 +337,21 @@ mod tests {
             state.apply(&Change::PutRule(RuleId(id), Arc::new(rule.clone())));
         }
         state
+    }
+
+    /// Adds an API key that only this role allows anything.
+    fn log_in_with_key(state: &mut SecurityState, role: &str) -> Proof {
+        let id = ApiKeyId(1);
+        let key = ApiKey {
+            user: "alice".into(),
+            hash: [1; 32],
+            roles: vec![role.into()],
+            description: "".into(),
+            created_ms: 1,
+            expires_ms: None,
+        };
+        state.apply(&Change::PutApiKey(id, Arc::new(key)));
+        Proof { api_key: Some(id), ..Proof::default() }
     }
 
     fn mqtt_filters() -> impl Strategy<Value = String> {
@@ -404,18 +429,20 @@ mod tests {
         fn mqtt_checks_are_those_of_every_rule_in_turn(
             rules in proptest::collection::vec(mqtt_rules(), 0..14),
             has_role in any::<bool>(),
+            key_role in prop_oneof![2 => Just(None), 1 => Just(Some("ops")), 1 => Just(Some("other"))],
             filter in mqtt_filters(),
         ) {
             let user_roles: &[&str] = if has_role { &["ops"] } else { &[] };
-            let state = state_of(&rules, user_roles);
+            let mut state = state_of(&rules, user_roles);
+            let proof = key_role.map(|role| log_in_with_key(&mut state, role));
             let principal = Principal::User("alice".into());
-            let origin = Origin { principal: &principal, proof: None, client_id: Some("7"), listener: None, address: None };
+            let origin = Origin { principal: &principal, proof: proof.as_ref(), client_id: Some("7"), listener: None, address: None };
             let grants = Grants::compile(&state, &origin);
             let names = all_names(&["a", "b", "alice", "7"]);
             for name in &names {
                 for action in [Action::Publish, Action::Subscribe] {
                     let check = (action, ResourceKind::Mqtt, name.as_str());
-                    let expected = naive(&rules, user_roles, "alice", "7", check);
+                    let expected = naive(&rules, user_roles, key_role, "alice", "7", check);
                     prop_assert_eq!(grants.allows(action, ResourceKind::Mqtt, name), expected, "{} {}", action, name);
                     let explained = state.explain(&origin, action, ResourceKind::Mqtt, name);
                     prop_assert_eq!(explained.allowed, expected, "{} {}", action, name);
@@ -445,7 +472,7 @@ mod tests {
             let mut any: BTreeMap<Action, bool> = BTreeMap::new();
             for name in all_names(&["a", "b"]).iter().map(|name| name.replace('/', "")) {
                 for action in [Action::Produce, Action::Consume, Action::Describe, Action::Delete] {
-                    let expected = naive(&rules, &[], "alice", "", (action, ResourceKind::Topic, &name));
+                    let expected = naive(&rules, &[], None, "alice", "", (action, ResourceKind::Topic, &name));
                     prop_assert_eq!(grants.allows(action, ResourceKind::Topic, &name), expected, "{} {}", action, name);
                     *any.entry(action).or_default() |= expected;
                 }
@@ -496,14 +523,36 @@ mod tests {
         let settings = Settings { super_users: ["root".into()].into(), ..Settings::default() };
         let mut state = SecurityState::new(settings);
         state.apply(&Change::PutRule(RuleId(1), Arc::new(rule)));
-        for (name, expected) in [("root", true), ("alice", false)] {
+        let proof = log_in_with_key(&mut state, "ops");
+        for (name, proof, expected) in
+            [("root", None, true), ("alice", None, false), ("root", Some(&proof), false)]
+        {
             let principal = Principal::User(name.into());
             let origin =
-                Origin { principal: &principal, proof: None, client_id: None, listener: None, address: None };
+                Origin { principal: &principal, proof, client_id: None, listener: None, address: None };
             let grants = Grants::compile(&state, &origin);
             assert_eq!(grants.is_unrestricted(), expected);
             assert_eq!(grants.allows(Action::AdminWrite, ResourceKind::Cluster, ""), expected);
         }
+    }
+
+    /// Without rules every user may do everything, but a key that was narrowed to a role, or deleted, may do nothing.
+    #[test]
+    fn an_api_key_with_roles_needs_rules() {
+        let mut state = state_of(&[], &["ops"]);
+        let proof = log_in_with_key(&mut state, "ops");
+        let principal = Principal::User("alice".into());
+        let may = |state: &SecurityState, proof: Option<&Proof>| {
+            let origin =
+                Origin { principal: &principal, proof, client_id: None, listener: None, address: None };
+            let explained = state.explain(&origin, Action::Publish, ResourceKind::Mqtt, "a").allowed;
+            let allowed = Grants::compile(state, &origin).allows(Action::Publish, ResourceKind::Mqtt, "a");
+            assert_eq!(allowed, explained);
+            allowed
+        };
+        assert!(may(&state, None) && !may(&state, Some(&proof)));
+        state.apply(&Change::DeleteApiKey(ApiKeyId(1)));
+        assert!(!may(&state, Some(&proof)));
     }
 
     #[test]

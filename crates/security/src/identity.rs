@@ -1,8 +1,10 @@
-//! Who a connection is, by whatever has proven it: a password, a certificate or a token.
+//! Who a connection is, by whatever has proven it: a password, an API key, a certificate or a token.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use crate::api_key::ApiKeyId;
 
 /// Who acts: a user, or nobody in particular.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -50,6 +52,8 @@ pub struct Proof {
     pub roles: Vec<Arc<str>>,
     /// When the proof ends, Unix time in ms.
     pub expires_ms: Option<u64>,
+    /// The API key that it has logged in with, without which it may not be connected.
+    pub api_key: Option<ApiKeyId>,
 }
 
 impl Identity {

@@ -29,16 +29,20 @@
 //! | `rule.rs` | rules, principals, and where connections come from |
 //! | `network.rs` | networks in CIDR notation |
 //! | `filter.rs` | whether topic filters cover each other or intersect |
+//! | `api_key.rs`, `api_key_record.rs`, `api_key_uses.rs` | API keys; as records of a log; when they were last used |
 //! | `ban.rs` | bans of users, client ids and networks |
 //! | `state.rs` | the state machine of users and rules |
 //! | `explain.rs` | decisions with their reasons |
 //! | `grants.rs` | the compiled rules of a connection |
 //! | `published.rs` | the newest state, shared by all threads |
-//! | `record.rs` | changes as records of a log |
+//! | `record.rs`, `record_version.rs` | changes as records of a log; their version |
 //! | `authenticator.rs` | the interface of the host |
 //! | `edit.rs` | changes that administrators ask for |
 //! | `error.rs` | errors |
 
+mod api_key;
+mod api_key_record;
+mod api_key_uses;
 mod authenticator;
 mod ban;
 mod edit;
@@ -53,19 +57,26 @@ mod password;
 mod password_file;
 mod published;
 mod record;
+mod record_version;
 mod rule;
 mod scram;
 mod scram_shape;
 mod state;
 mod user;
 
+pub use api_key::{
+    API_KEY_SECRET_BYTES, ApiKey, ApiKeyId, ApiKeys, MAX_API_KEYS, MAX_API_KEYS_PER_USER, PresentedApiKey,
+};
+pub use api_key_record::{decode_last_use, encode_last_use};
+pub use api_key_uses::ApiKeyUses;
 pub use authenticator::{
     Actor, AdminChange, Attempt, Authenticator, BannedClient, ChangeError, ChangedSettings, Denial, Edit,
     LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,
 };
 pub use ban::{Ban, BanSubject, Bans, MAX_BANS, MAX_REASON_BYTES};
 pub use edit::{
-    add_ban, add_rules, alter_quotas, change_user, create_user, delete_ban, delete_rule, delete_user,
+    add_api_key, add_ban, add_rules, alter_quotas, change_user, create_user, delete_api_key, delete_ban,
+    delete_rule, delete_user,
 };
 pub use error::SecurityError;
 pub use explain::{Explanation, Reason};

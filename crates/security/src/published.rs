@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use mainstem_quota::{Buckets, ClientQuotas, QuotaKey};
 
+use crate::api_key_uses::ApiKeyUses;
 use crate::state::{Anonymous, SecurityState, Settings};
 
 /// The newest [`SecurityState`]. Reading the epoch costs one load; the lock is taken after a change only.
@@ -13,6 +14,7 @@ pub struct Published {
     epoch: AtomicU64,
     state: RwLock<Arc<SecurityState>>,
     buckets: Buckets,
+    api_key_uses: ApiKeyUses,
     /// Connections and requests of banned clients that were refused.
     bans_refused: AtomicU64,
 }
@@ -24,6 +26,7 @@ impl Published {
             epoch: AtomicU64::new(state.epoch()),
             state: RwLock::new(Arc::new(state)),
             buckets: Buckets::default(),
+            api_key_uses: ApiKeyUses::default(),
             bans_refused: AtomicU64::new(0),
         }
     }
@@ -37,6 +40,11 @@ impl Published {
     /// The token buckets of quotas.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
+    }
+
+    /// When API keys were last used.
+    pub fn api_key_uses(&self) -> &ApiKeyUses {
+        &self.api_key_uses
     }
 
     /// A banned client is refused.

@@ -13,9 +13,12 @@ use base64::engine::general_purpose::STANDARD;
 use mainstem_quota::{Entity, Name, QuotaKey, Quotas};
 use serde::{Deserialize, Serialize};
 
+use crate::api_key::ApiKeyId;
+use crate::api_key_record::{API_KEY, decode_api_key, encode_api_key, record_key as api_key_key};
 use crate::ban::{Ban, BanSubject};
 use crate::error::SecurityError;
 use crate::password::PasswordHash;
+use crate::record_version::{VERSION, check_version, invalid};
 use crate::rule::{Pattern, Resource, Rule, RuleId};
 use crate::scram::{ScramAlgorithm, ScramKeys};
 use crate::state::{Change, SecurityState};
@@ -29,7 +32,6 @@ const QUOTA: &str = "quota/";
 const BAN_USER: &str = "ban/user/";
 const BAN_CLIENT_ID: &str = "ban/client-id/";
 const BAN_NETWORK: &str = "ban/network/";
-const VERSION: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
 struct UserRecord {
@@ -129,6 +131,8 @@ pub fn encode(change: &Change) -> (Vec<u8>, Option<Vec<u8>>) {
         Change::DeleteQuotas(entity) => (quota_key(entity), None),
         Change::PutBan(subject, ban) => (ban_key(subject), Some(encode_ban(ban))),
         Change::DeleteBan(subject) => (ban_key(subject), None),
+        Change::PutApiKey(id, key) => (api_key_key(*id), Some(encode_api_key(key))),
+        Change::DeleteApiKey(id) => (api_key_key(*id), None),
     }
 }
 
@@ -173,6 +177,13 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Change, SecurityError>
             None => Change::DeleteUser(name.into()),
         });
     }
+    if let Some(id) = key.strip_prefix(API_KEY) {
+        let id: ApiKeyId = id.parse()?;
+        return Ok(match value {
+            Some(value) => Change::PutApiKey(id, Arc::new(decode_api_key(value)?)),
+            None => Change::DeleteApiKey(id),
+        });
+    }
     if let Some(entity) = key.strip_prefix(QUOTA) {
         let entity = decode_entity(entity)?;
         return Ok(match value {
@@ -192,10 +203,6 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Change, SecurityError>
         Some(value) => Change::PutRule(id, Arc::new(decode_rule(value)?)),
         None => Change::DeleteRule(id),
     })
-}
-
-fn invalid(what: &str, error: impl std::fmt::Display) -> SecurityError {
-    SecurityError::Record(format!("{what}: {error}"))
 }
 
 fn user_key(name: &str) -> Vec<u8> {
@@ -245,11 +252,6 @@ fn decode_scram(algorithm: ScramAlgorithm, record: &ScramRecord) -> Result<Scram
     let salt = decode(&record.salt)?;
     let (stored_key, server_key) = (decode(&record.stored_key)?, decode(&record.server_key)?);
     ScramKeys::from_keys(algorithm, &salt, record.iterations, stored_key, server_key)
-}
-
-fn check_version(version: u8) -> Result<(), SecurityError> {
-    let unknown = || SecurityError::Record(format!("its version is {version}; known is {VERSION}"));
-    if version == VERSION { Ok(()) } else { Err(unknown()) }
 }
 
 fn encode_rule(rule: &Rule) -> Vec<u8> {
@@ -370,6 +372,7 @@ fn decode_ban(subject: &BanSubject, value: &[u8]) -> Result<Ban, SecurityError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_key::ApiKey;
     use crate::rule::{Action, Effect, ResourceKind, Subject};
     use crate::user::Salts;
 
@@ -420,6 +423,18 @@ mod tests {
             ban(BanSubject::User("eve".into()), "guesses passwords", Some(2_000)),
             ban(BanSubject::ClientId("a/b c".into()), "", None),
             Change::DeleteBan(BanSubject::Network("192.0.2.0/24".parse().unwrap())),
+            Change::PutApiKey(
+                ApiKeyId(0xab),
+                Arc::new(ApiKey {
+                    user: "alice".into(),
+                    hash: [7; 32],
+                    roles: vec!["ops".into()],
+                    description: "backup".into(),
+                    created_ms: 1_000,
+                    expires_ms: Some(2_000),
+                }),
+            ),
+            Change::DeleteApiKey(ApiKeyId(u64::MAX)),
         ]
     }
 
@@ -501,6 +516,8 @@ mod tests {
             ("ban/network/x", r#"{"v":1,"since_ms":1}"#),
             ("ban/user/", r#"{"v":1,"since_ms":1}"#),
             ("ban/user/eve", r#"{"v":1}"#),
+            ("api-key/xyz", r#"{"v":1,"user":"a","hash":"","created_ms":1}"#),
+            ("api-key/00000000000000ab", r#"{"v":1,"user":"a","hash":"BwcH","created_ms":1}"#),
         ] {
             assert!(decode(key.as_bytes(), Some(value.as_bytes())).is_err(), "{key} {value}");
         }

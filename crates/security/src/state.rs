@@ -1,4 +1,4 @@
-//! The state machine of users, rules, quotas and bans: changes go in, snapshots come out.
+//! The state machine of users, rules, quotas, bans and API keys: changes go in, snapshots come out.
 //!
 //! A change is checked, made durable by the host, then applied; the same changes from the log give the same state.
 //! Applying one twice has the effect of once, because a record may be read again after a crash. Readers get the state
@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use mainstem_quota::{Entity, MAX_QUOTAS, QuotaTable, Quotas};
 
+use crate::api_key::{ApiKey, ApiKeyId, ApiKeys};
 use crate::ban::{Ban, BanSubject, Bans, MAX_BANS};
 use crate::error::SecurityError;
 use crate::identity::{Principal, Proof};
-use crate::rule::{Origin, Rule, RuleId, Subject};
+use crate::rule::{Effect, Origin, Rule, RuleId, Subject};
 use crate::scram::{ScramAlgorithm, ScramKeys};
 use crate::scram_shape::ScramShapes;
 use crate::user::User;
@@ -48,7 +49,7 @@ pub struct Settings {
     pub has_other_users: bool,
 }
 
-/// A change of users, rules, quotas or bans. Applying one twice has the effect of applying it once.
+/// A change of users, rules, quotas, bans or API keys. Applying one twice has the effect of applying it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Adds a user, or replaces the one with its name.
@@ -67,9 +68,13 @@ pub enum Change {
     PutBan(BanSubject, Arc<Ban>),
     /// Deletes a ban.
     DeleteBan(BanSubject),
+    /// Adds an API key, or replaces the one with its identifier.
+    PutApiKey(ApiKeyId, Arc<ApiKey>),
+    /// Deletes an API key, which ends what has logged in with it.
+    DeleteApiKey(ApiKeyId),
 }
 
-/// All users, rules, quotas and bans at one time.
+/// All users, rules, quotas, bans and API keys at one time.
 #[derive(Clone, Debug, Default)]
 pub struct SecurityState {
     epoch: u64,
@@ -86,6 +91,7 @@ pub struct SecurityState {
     scram_shapes: ScramShapes,
     quotas: Arc<QuotaTable>,
     bans: Arc<Bans>,
+    api_keys: Arc<ApiKeys>,
 }
 
 impl SecurityState {
@@ -134,10 +140,12 @@ impl SecurityState {
                     return Err(SecurityError::Limit("there are 100000 bans, which is the limit"));
                 }
             }
+            Change::PutApiKey(id, key) => self.api_keys.check(*id, key)?,
             Change::DeleteUser(_)
             | Change::DeleteRule(_)
             | Change::DeleteQuotas(_)
-            | Change::DeleteBan(_) => {}
+            | Change::DeleteBan(_)
+            | Change::DeleteApiKey(_) => {}
         }
         Ok(())
     }
@@ -178,6 +186,8 @@ impl SecurityState {
             Change::DeleteQuotas(entity) => Arc::make_mut(&mut self.quotas).put(entity, None),
             Change::PutBan(subject, ban) => Arc::make_mut(&mut self.bans).put(subject, ban),
             Change::DeleteBan(subject) => Arc::make_mut(&mut self.bans).remove(subject),
+            Change::PutApiKey(id, key) => Arc::make_mut(&mut self.api_keys).put(*id, key),
+            Change::DeleteApiKey(id) => Arc::make_mut(&mut self.api_keys).remove(*id),
         };
         self.epoch += u64::from(has_changed);
         has_changed
@@ -255,15 +265,21 @@ impl SecurityState {
     }
 
     /// Whether a connection with this identity is accepted now. A user that the user store has disabled is not,
-    /// whatever names it.
+    /// whatever names it; nor is whoever has logged in with an API key that was deleted since.
     pub fn admits(&self, principal: &Principal, proof: Option<&Proof>) -> bool {
         match principal {
             Principal::Anonymous => self.allows_anonymous(),
             Principal::User(name) => match self.user(name) {
-                Some(user) => !user.disabled,
+                Some(user) => !user.disabled && self.has_api_key_of(name, proof),
                 None => proof.is_some_and(|proof| proof.is_external),
             },
         }
+    }
+
+    /// Whether the API key of a proof, if it has one, is a key of this user.
+    fn has_api_key_of(&self, user: &str, proof: Option<&Proof>) -> bool {
+        let id = proof.and_then(|proof| proof.api_key);
+        id.is_none_or(|id| self.api_keys.get(id).is_some_and(|key| *key.user == *user))
     }
 
     /// Whether what a client with this identity has left behind still counts. After a restart nothing tells whether a
@@ -319,9 +335,37 @@ impl SecurityState {
         &self.bans
     }
 
-    /// Whether a principal may do everything by the settings.
-    pub fn is_super_user(&self, principal: &Principal) -> bool {
-        principal.user().is_some_and(|name| self.settings.super_users.contains(name))
+    /// The API keys.
+    pub fn api_keys(&self) -> &ApiKeys {
+        &self.api_keys
+    }
+
+    /// Whether a client with this identity may do everything by the settings. An API key with roles may not.
+    pub fn is_super_user(&self, principal: &Principal, proof: Option<&Proof>) -> bool {
+        self.allowing_roles(proof).is_none()
+            && principal.user().is_some_and(|name| self.settings.super_users.contains(name))
+    }
+
+    /// The only roles whose rules allow a client anything; `None` if all rules about it do. They narrow an API key: its
+    /// user must have the role, too, and what denies its user something denies it to the key.
+    pub(crate) fn allowing_roles(&self, proof: Option<&Proof>) -> Option<&[Arc<str>]> {
+        let id = proof.and_then(|proof| proof.api_key)?;
+        // A key that was deleted allows nothing.
+        self.api_keys.get(id).map_or(Some(&[]), |key| (!key.roles.is_empty()).then_some(&*key.roles))
+    }
+
+    /// Whether a rule applies to a client with these roles, of which `allowing` allow anything.
+    pub(crate) fn applies(
+        rule: &Rule,
+        origin: &Origin<'_>,
+        roles: &[Arc<str>],
+        allowing: Option<&[Arc<str>]>,
+    ) -> bool {
+        let may_allow = allowing.is_none_or(|allowing| match &rule.subject {
+            Subject::Role(name) => allowing.contains(name),
+            _ => false,
+        });
+        (rule.effect == Effect::Deny || may_allow) && rule.applies_to(origin, roles)
     }
 
     /// The roles of a connection: those of its user, and those that a token gives it.
@@ -336,7 +380,7 @@ impl SecurityState {
 
     /// The rules that apply to connections from here, by identifier.
     pub fn rules_for(&self, origin: &Origin<'_>) -> Vec<(RuleId, &Arc<Rule>)> {
-        let roles = &*self.roles(origin);
+        let (roles, allowing) = (&*self.roles(origin), self.allowing_roles(origin.proof));
         let own = match origin.principal {
             Principal::Anonymous => Subject::Anonymous,
             Principal::User(name) => Subject::User(Arc::clone(name)),
@@ -347,7 +391,7 @@ impl SecurityState {
             subjects.filter_map(|subject| self.by_subject.get(&subject)).flatten().copied().collect();
         ids.into_iter()
             .map(|id| (id, &self.rules[&id]))
-            .filter(|(_, rule)| rule.applies_to(origin, roles))
+            .filter(|(_, rule)| Self::applies(rule, origin, roles, allowing))
             .collect()
     }
 }
@@ -355,7 +399,7 @@ impl SecurityState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::{Action, Effect, Resource};
+    use crate::rule::{Action, Resource};
 
     fn rule(user: &str) -> Arc<Rule> {
         Arc::new(Rule {
@@ -392,6 +436,37 @@ mod tests {
         assert_eq!(state.rule_id(&rule("carol")), Some(RuleId(2)));
         assert_eq!(state.next_rule_id(), RuleId(3));
         assert!(!state.has_users());
+    }
+
+    #[test]
+    fn an_api_key_ends_with_its_deletion_and_with_its_user() {
+        let mut state = SecurityState::default();
+        let (alice, bob) = (Principal::User("alice".into()), Principal::User("bob".into()));
+        for name in ["alice", "bob"] {
+            state.apply(&Change::PutUser(Arc::new(User::new(name).unwrap())));
+        }
+        let id = ApiKeyId(1);
+        let proof = Proof { api_key: Some(id), ..Proof::default() };
+        assert!(!state.admits(&alice, Some(&proof)), "there is no such key");
+        let key = ApiKey {
+            user: "alice".into(),
+            hash: [1; 32],
+            roles: Vec::new(),
+            description: "".into(),
+            created_ms: 1,
+            expires_ms: None,
+        };
+        let put = Change::PutApiKey(id, Arc::new(key));
+        state.check(&put).unwrap();
+        assert!(state.apply(&put) && !state.apply(&put));
+        assert!(state.admits(&alice, Some(&proof)) && !state.admits(&bob, Some(&proof)));
+        state.apply(&Change::DeleteUser("alice".into()));
+        assert!(!state.admits(&alice, Some(&proof)));
+        state.apply(&Change::PutUser(Arc::new(User::new("alice").unwrap())));
+        assert!(state.admits(&alice, Some(&proof)));
+        assert!(state.apply(&Change::DeleteApiKey(id)));
+        assert!(!state.admits(&alice, Some(&proof)) && !state.admits_absent(&alice, Some(&proof)));
+        assert!(state.admits(&alice, None));
     }
 
     #[test]

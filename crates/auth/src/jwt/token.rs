@@ -120,6 +120,7 @@ pub(crate) fn user(claims: &Map<String, Value>, rules: &TokenRules) -> Result<To
     let end = end.ok_or_else(|| invalid("it has no valid exp".to_owned()))?;
     let end_ms = end.as_secs().saturating_add(rules.leeway_s).saturating_mul(1000);
     let proof = Proof {
+        api_key: None,
         is_external: true,
         common_name: None,
         roles: roles(claims, rules)?,

@@ -168,8 +168,10 @@ fn changed_users(
         for (algorithm, keys) in changes {
             user.set_scram(*algorithm, keys.clone());
         }
-        let has_verifier =
-            user.password.is_some() || user.scram_sha_256.is_some() || user.scram_sha_512.is_some();
+        let has_verifier = user.password.is_some()
+            || user.scram_sha_256.is_some()
+            || user.scram_sha_512.is_some()
+            || state.api_keys().of_user(name).next().is_some();
         made.push(if has_verifier || !user.roles.is_empty() {
             Change::PutUser(Arc::new(user))
         } else {

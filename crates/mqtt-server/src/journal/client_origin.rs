@@ -4,14 +4,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mainstem_security::Proof;
+use mainstem_security::{ApiKeyId, Proof};
 
 use super::wire::{Damaged, Reader, put, put_bytes};
 
-/// Flags: there is a proof, what it says, and whether it has a common name.
+/// Flags: there is a proof, what it says, and whether it has a common name and an API key.
 const HAS_PROOF: u8 = 1;
 const IS_EXTERNAL: u8 = 2;
 const HAS_COMMON_NAME: u8 = 4;
+const HAS_API_KEY: u8 = 8;
 
 /// Where a client was, and what it had proven.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,8 @@ impl ClientOrigin {
         into.push(
             HAS_PROOF
                 | if proof.is_external { IS_EXTERNAL } else { 0 }
-                | common_name.map_or(0, |_| HAS_COMMON_NAME),
+                | common_name.map_or(0, |_| HAS_COMMON_NAME)
+                | proof.api_key.map_or(0, |_| HAS_API_KEY),
         );
         if let Some(common_name) = common_name {
             put_bytes(into, common_name.as_bytes());
@@ -45,6 +47,9 @@ impl ClientOrigin {
             put_bytes(into, role.as_bytes());
         }
         put(into, proof.expires_ms.map_or(0, |end_ms| end_ms.saturating_add(1)));
+        if let Some(ApiKeyId(id)) = proof.api_key {
+            put(into, id);
+        }
     }
 
     pub(super) fn take(reader: &mut Reader<'_>) -> Result<Self, Damaged> {
@@ -64,7 +69,8 @@ impl ClientOrigin {
         let roles = (0..reader.number()?).map(|_| reader.text().map(Into::into)).collect::<Result<_, _>>()?;
         let expires_ms = reader.number()?.checked_sub(1);
         let is_external = flags & IS_EXTERNAL != 0;
-        let proof = Some(Arc::new(Proof { is_external, common_name, roles, expires_ms }));
+        let api_key = (flags & HAS_API_KEY != 0).then(|| reader.number().map(ApiKeyId)).transpose()?;
+        let proof = Some(Arc::new(Proof { is_external, common_name, roles, expires_ms, api_key }));
         Ok(Self { listener, address, proof })
     }
 }
@@ -81,6 +87,7 @@ mod tests {
                 common_name: common_name.map(Into::into),
                 roles: roles.iter().map(|role| (*role).into()).collect(),
                 expires_ms,
+                api_key: expires_ms.map(|_| ApiKeyId(u64::MAX)),
             }))
         };
         for origin in [

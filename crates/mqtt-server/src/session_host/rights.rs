@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mainstem_security::{Principal, SubscribeDecision};
+use mainstem_security::{Identity, Principal, SubscribeDecision};
 
 use super::SessionHost;
 use crate::access::Access;
@@ -76,13 +76,15 @@ impl SessionHost {
     }
 
     /// Whether a user may resume or end a session: its own, one of nobody, or any for a super user.
-    pub(crate) fn may_take_over(&mut self, known: SessionKey, principal: &Principal) -> bool {
+    pub(crate) fn may_take_over(&mut self, known: SessionKey, identity: &Identity) -> bool {
+        let Identity { principal, proof } = identity;
         let Some(session) = self.sessions.get(known) else { return true };
         let is_own = match session.access().map(Access::principal) {
             None | Some(Principal::Anonymous) => true,
             Some(owner) => owner == principal,
         };
-        is_own || self.shared.security.state().is_some_and(|state| state.is_super_user(principal))
+        let state = self.shared.security.state();
+        is_own || state.is_some_and(|state| state.is_super_user(principal, proof.as_deref()))
     }
 
     /// Begins to renew the rights of all sessions if users or rules have changed. Returns the slot to begin with, or to

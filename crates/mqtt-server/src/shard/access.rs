@@ -255,7 +255,7 @@ impl Shard {
         }
         let known = shared.registry.find(client_id).filter(|known| known.shard == self.me);
         if let Some(known) = known
-            && !self.host.may_take_over(known, &identity.principal)
+            && !self.host.may_take_over(known, identity)
         {
             log::info!("client {client_id:?} is refused: its session belongs to another user");
             access.connect_denied(&shared.security, client_id);

@@ -27,7 +27,7 @@
 //! | `gate.rs`, `head.rs` | rejection of malformed requests before hyper reads them |
 //! | `hosts.rs` | names by which requests may address the server |
 //! | `access.rs` | who may use a route |
-//! | `users.rs`, `rules.rs`, `quotas.rs`, `bans.rs` | handlers for users, rules, quotas and bans |
+//! | `users.rs`, `rules.rs`, `quotas.rs`, `bans.rs`, `keys.rs` | handlers for users, rules, quotas, bans and API keys |
 //! | `request_quota.rs` | the quota of HTTP requests |
 //! | `app.rs` | state shared by all requests |
 //! | `routes.rs` | the table of all routes |
@@ -52,6 +52,7 @@ mod head;
 mod health;
 mod hosts;
 mod input;
+mod keys;
 mod listeners;
 mod metrics;
 mod problem;

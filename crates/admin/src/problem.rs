@@ -100,9 +100,9 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "cross-site", detail)
     }
 
-    /// The request has no valid user name and password. Nothing tells what is wrong with them.
+    /// The request has no valid user name and password, API key or token. Nothing tells what is wrong with them.
     pub(crate) fn log_in() -> Self {
-        let detail = "this request needs the name and the password of a user (basic authentication), or a token (bearer)";
+        let detail = "this request needs the name and the password of a user (basic authentication), or an API key or a token (bearer)";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
     }
 

@@ -15,7 +15,7 @@ use crate::gate::{REJECTED_METHOD, Rejection};
 use crate::hosts::check_host;
 use crate::problem::Problem;
 use crate::response::with_json;
-use crate::{bans, bindings, health, metrics, queues, quotas, receive, rules, send, settle, users};
+use crate::{bans, bindings, health, keys, metrics, queues, quotas, receive, rules, send, settle, users};
 
 /// The OpenAPI 3.1 description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -75,6 +75,9 @@ fn table() -> Vec<Route> {
         (Method::GET, "/v1/bans", get(bans::list), Access::Cluster(Action::AdminRead)),
         (Method::POST, "/v1/bans", post(bans::add), Access::Security),
         (Method::DELETE, "/v1/bans", delete(bans::remove), Access::Security),
+        (Method::GET, "/v1/keys", get(keys::list), Access::Cluster(Action::AdminRead)),
+        (Method::POST, "/v1/keys", post(keys::add), Access::Security),
+        (Method::DELETE, "/v1/keys/{id}", delete(keys::remove), Access::Security),
         (Method::GET, "/v1/acls/explain", get(rules::explain), Access::Cluster(Action::AdminRead)),
     ]
 }

@@ -11,6 +11,7 @@ mod connect;
 mod consume;
 mod group;
 mod kafka;
+mod key;
 mod produce;
 mod publish;
 mod queue;
@@ -37,6 +38,7 @@ pub(crate) use connect::{ConnectArgs, HostPort, PacketKind, PropertyArg, with_de
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
 pub(crate) use kafka::{KafkaArgs, Position};
+pub(crate) use key::{KeyArgs, KeyCommand};
 pub(crate) use produce::ProduceArgs;
 pub(crate) use publish::PubArgs;
 pub(crate) use queue::{
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     Binding(Box<BindingArgs>),
     /// Add, show, change and delete users
     User(Box<UserArgs>),
+    /// Add, show and delete API keys, with which programs log in
+    Key(Box<KeyArgs>),
     /// Add, show, delete and explain access rules
     Acl(Box<AclArgs>),
     /// Set, show and delete quotas of users, client ids and addresses
@@ -287,6 +291,7 @@ mod tests {
             Command::Queue(args) => args.http.broker,
             Command::Binding(args) => args.http.broker,
             Command::User(args) => args.http.broker,
+            Command::Key(args) => args.http.broker,
             Command::Acl(args) => args.http.broker,
             Command::Quota(args) => args.http.broker,
             Command::Ban(args) => args.http.broker,
@@ -311,6 +316,7 @@ mod tests {
             "queue list",
             "binding list",
             "user list",
+            "key list",
             "acl list",
             "quota list",
             "ban list",

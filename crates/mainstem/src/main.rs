@@ -1,7 +1,7 @@
 //! The `mainstem` binary: the broker and its command-line tools.
 //!
 //! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
-//! `queue`, `binding`, `user`, `acl` and `bench` are tools that talk to a broker over the network; `cert` makes
+//! `queue`, `binding`, `user`, `key`, `acl` and `bench` are tools that talk to a broker over the network; `cert` makes
 //! certificates. `verify` and `repair` work on a data directory that no broker uses.
 //!
 //! # Files
@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         Command::Queue(args) => return tool::queue(&args),
         Command::Binding(args) => return tool::binding(&args),
         Command::User(args) => return run_user(&args),
+        Command::Key(args) => return tool::key(&args),
         Command::Acl(args) => return tool::acl(&args),
         Command::Quota(args) => return tool::quota(&args),
         Command::Ban(args) => return tool::ban(&args),

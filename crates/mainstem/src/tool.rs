@@ -1,5 +1,5 @@
-//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, `user`, `acl`, `topic`, `produce`,
-//! `consume` and `group`.
+//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, `user`, `key`, `acl`, `topic`,
+//! `produce`, `consume` and `group`.
 //!
 //! The tools are clients: they reach the broker only through its sockets, and use neither its configuration, nor its
 //! data directory, nor the broker's crates.
@@ -13,7 +13,7 @@
 //! | `bench.rs`, `bench_kafka.rs`, `bench_queue.rs` | `mainstem bench`, with the crate `mainstem-bench` |
 //! | `queue.rs`, `queue/`, `binding.rs`, `http.rs` | `mainstem queue` and `mainstem binding`; their HTTP client |
 //! | `kafka.rs`, `kafka/` | the Kafka tools, with a Kafka client of their own |
-//! | `user.rs` | `mainstem user` and `mainstem acl` |
+//! | `user.rs`, `key.rs` | `mainstem user` and `mainstem acl`; `mainstem key` |
 //! | `quota.rs` | `mainstem quota` and `mainstem ban` |
 //! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
@@ -35,6 +35,7 @@ mod format_string;
 mod http;
 mod json;
 mod kafka;
+mod key;
 mod lines;
 mod message_handler;
 mod properties;
@@ -54,7 +55,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli::{
-    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, NewPasswordArgs,
+    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, KeyArgs, NewPasswordArgs,
     ProduceArgs, PubArgs, QueueArgs, QuotaArgs, SubArgs, TopicArgs, UserArgs,
 };
 use failure::Failure;
@@ -113,6 +114,11 @@ pub(crate) fn add_user(data: &Path, name: &str, password: &NewPasswordArgs, role
     let added = user::new_password(password)
         .and_then(|password| crate::security::add_user(data, name, &password, roles).map_err(Failure::new));
     conclude("user", false, added)
+}
+
+/// `mainstem key`.
+pub(crate) fn key(args: &KeyArgs) -> ExitCode {
+    conclude("key", args.http.quiet, key::run(args))
 }
 
 /// `mainstem acl`.

@@ -85,7 +85,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "security",
         tier: "0 pure",
-        contents: "users, password verifiers, access rules and their evaluation, quotas, bans",
+        contents: "users, password verifiers, API keys, access rules and their evaluation, quotas, bans",
         imports: &["quota", "topic"],
         pure: Some(&[
             "argon2",
@@ -165,7 +165,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "auth",
         tier: "3",
-        contents: "users and rules at run time: their log, log-ins by password, certificate and token, the audit log",
+        contents: "users and rules at run time: their log, log-ins by password, API key, certificate and token, the audit log",
         imports: &["security", "quota", "partition", "log"],
         pure: None,
     },

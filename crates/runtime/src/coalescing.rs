@@ -7,10 +7,12 @@
 //! the shorter pause stays; otherwise longer pauses are tried, as long as they do not lower the rate. Trials that fail
 //! become rare.
 
-/// Length of a window.
+/// Shortest length of a window.
 const WINDOW_NS: u64 = 10_000_000;
 /// A window with fewer busy turns says nothing about pauses.
 const BUSY_TURNS_MIN: u32 = 4;
+/// A window has at least the time for this many of the longest pauses.
+const LONGEST_PAUSES: u64 = 10;
 /// The shortest pause is this fraction of the longest. There is always one: without, turns may be too small to be busy,
 /// and then nothing would be tried any more.
 const SHORTEST: u64 = 16;
@@ -21,6 +23,7 @@ const BACKOFF_MAX: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Coalescing {
     max_ns: u64,
+    window_ns: u64,
     /// The pause outside of trials.
     pause_ns: u64,
     window: Window,
@@ -55,6 +58,7 @@ impl Coalescing {
         let max_ns = u64::from(us) * 1_000;
         Self {
             max_ns,
+            window_ns: WINDOW_NS.max(LONGEST_PAUSES * max_ns),
             pause_ns: max_ns,
             window: Window::default(),
             trial: None,
@@ -74,7 +78,7 @@ impl Coalescing {
     #[inline]
     pub(crate) fn note_turn(&mut self, now_ns: u64, bytes: u64, was_busy: bool) {
         self.window.busy_turns += u32::from(was_busy);
-        if now_ns >= self.window.began_ns + WINDOW_NS {
+        if now_ns >= self.window.began_ns + self.window_ns {
             self.end_window(now_ns, bytes);
         }
     }
@@ -128,6 +132,8 @@ mod tests {
     use super::*;
 
     const MAX_US: u32 = 1_000;
+    /// The longest pause that the configuration allows.
+    const MAX_US_MAX: u32 = 10_000;
     const MESSAGE_BYTES: u64 = 100;
 
     /// A shard, its load and its clock. A turn takes 10 us and 1 us per message.
@@ -199,6 +205,16 @@ mod tests {
             // A part of the time goes to trials, and a pause may cost up to a quarter of the rate.
             assert!(rate * 10 >= undelayed * 7, "{closed} in flight: {rate} of {undelayed} per ms");
         }
+    }
+
+    #[test]
+    fn the_longest_pause_of_all_becomes_shorter_too() {
+        let mut model = Model::new(0, 10, 50_000);
+        model.coalescing = Coalescing::with_max_us(MAX_US_MAX);
+        model.run(10_000);
+        let (rate, _) = model.run(1_000);
+        // Its shortest pause is 625 us: 10 messages in each.
+        assert!(rate >= 12, "{rate} per ms");
     }
 
     #[test]

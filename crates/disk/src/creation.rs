@@ -105,7 +105,10 @@ impl Log {
     /// All appends fail. Nothing of them has reached the disk.
     pub(crate) fn fail_creation(&mut self, disk: &mut Disk, error: &io::Error) -> Error {
         let failure = store_error(error);
-        if disk.creation_failure.as_ref() != Some(&failure) {
+        // Each log is reported once, or none while all have the same error.
+        let was_reported =
+            self.creation.as_mut().is_none_or(|creation| std::mem::replace(&mut creation.is_reported, true));
+        if !was_reported && disk.creation_failure.as_ref() != Some(&failure) {
             log::error!(
                 "log {}: it cannot be created: {failure}; its next append tries again. Other logs with this error are \
                  not reported",

@@ -71,4 +71,6 @@ pub(crate) struct Creation {
     pub(crate) request: Option<Arc<NewLog>>,
     /// Bytes of its held appends.
     pub(crate) held_bytes: usize,
+    /// A failure was logged.
+    pub(crate) is_reported: bool,
 }

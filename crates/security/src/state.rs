@@ -346,6 +346,11 @@ impl SecurityState {
             && principal.user().is_some_and(|name| self.settings.super_users.contains(name))
     }
 
+    /// Whether a client may do less than its user, because its API key has roles or was deleted.
+    pub fn is_narrowed(&self, proof: Option<&Proof>) -> bool {
+        self.allowing_roles(proof).is_some()
+    }
+
     /// The only roles whose rules allow a client anything; `None` if all rules about it do. They narrow an API key: its
     /// user must have the role, too, and what denies its user something denies it to the key.
     pub(crate) fn allowing_roles(&self, proof: Option<&Proof>) -> Option<&[Arc<str>]> {

@@ -11,6 +11,7 @@ use mainstem_mqtt::{Ack, QoS, ReasonCode, SubscribeFilter, SubscribeOptions, Ver
 use mainstem_runtime::Io;
 
 use super::SessionHost;
+use super::subscriptions::LOGGED_CHARS;
 use crate::broker_state::Mail;
 use crate::message::SessionKey;
 use crate::pending_acks::AckCondition;
@@ -73,7 +74,8 @@ impl SessionHost {
         let group = QueueGroup::of(filter, group).ok_or(ReasonCode::TopicFilterInvalid)?;
         if asked.options.qos.min(self.config().qos_max()) == QoS::AtMostOnce {
             let client_id = self.sessions.at(slot).client_id();
-            log::info!("client {client_id:?} is refused {:?} at QoS 0, which settles nothing", asked.filter);
+            let filter: String = asked.filter.chars().take(LOGGED_CHARS).collect();
+            log::debug!("client {client_id:?} is refused {filter:?} at QoS 0, which settles nothing");
             return Err(ReasonCode::ImplementationSpecificError);
         }
         let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..asked.options };

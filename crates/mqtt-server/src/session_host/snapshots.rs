@@ -102,13 +102,7 @@ impl SessionHost {
         if let Some(oldest) = stored.unsettled.iter().map(|run| run.offset).min() {
             journal.snapshots().refer_to(oldest);
         }
-        journal.push_snapshot(number, &stored);
-        if let Some(user) = &stored.user {
-            journal.push(&Entry::User { session: number, user });
-        }
-        if let Some(origin) = &stored.origin {
-            journal.push(&Entry::Client { session: number, origin: origin.clone() });
-        }
+        push_session(&mut journal, number, &stored);
         let subscriptions = stored.subscriptions.len() as u32;
         SESSION_UNITS + SUBSCRIPTION_UNITS * subscriptions + RUN_UNITS * stored.unsettled.len() as u32
     }
@@ -126,7 +120,7 @@ impl SessionHost {
             if let Some(oldest) = stored.unsettled.iter().map(|run| run.offset).min() {
                 known.snapshots().refer_to(oldest);
             }
-            known.push_snapshot(session, stored);
+            push_session(&mut known, session, stored);
         }
     }
 
@@ -154,5 +148,16 @@ impl SessionHost {
         let leaves_something = session.has_load()
             || session.ext_ref().is_some_and(|ext| ext.will.stored().is_some() || !ext.reassigned.is_empty());
         (session.is_durable() && leaves_something).then(|| Box::new(self.stored_session(clock, slot)))
+    }
+}
+
+/// Writes a session with its user, and where its client was.
+fn push_session(journal: &mut OpenJournal<'_>, session: u32, stored: &StoredSession) {
+    journal.push_snapshot(session, stored);
+    if let Some(user) = &stored.user {
+        journal.push(&Entry::User { session, user });
+    }
+    if let Some(origin) = &stored.origin {
+        journal.push(&Entry::Client { session, origin: origin.clone() });
     }
 }

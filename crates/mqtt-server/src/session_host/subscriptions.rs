@@ -24,7 +24,7 @@ use crate::router::Subscriber;
 use crate::session::account::subscription_cost;
 
 /// Characters of a refused filter that are logged.
-const LOGGED_CHARS: usize = 128;
+pub(super) const LOGGED_CHARS: usize = 128;
 
 /// A granted subscription.
 struct Granted {

@@ -166,7 +166,14 @@ impl Shard {
         let user = access.principal().user().map(ToString::to_string);
         self.host.session(slot).set_access(Some(access));
         if !is_connected {
-            return self.narrow(io, slot);
+            if is_known {
+                self.narrow(io, slot);
+            } else {
+                // Its user may be enabled again, or its client return with another API key: it keeps what it has
+                // subscribed to, and gets nothing that it may not have.
+                self.host.session(slot).set_narrowed(true);
+            }
+            return;
         }
         let subject = (user.as_deref(), Some(&*client_id), io.peer_address(conn));
         if let Some(ban) = shared.security.ban(subject, io.clock.unix_ms) {

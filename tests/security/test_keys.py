@@ -189,6 +189,39 @@ def test_a_key_with_a_role_has_no_other_rights(secure, rule, user, unique):
     assert refused.returncode != 0 and "roles" in refused.stderr
 
 
+def test_a_key_with_a_role_takes_over_no_session(secure, rule, user, unique):
+    narrow = f"{unique}-narrow"
+    secure.tool("user", "role", user, user, narrow)
+    rule("--role", narrow, "--allow", "publish", f"mqtt:{unique}/narrow/#")
+    whole, _ = add_key(secure, user)
+    key, _ = add_key(secure, user, "--role", narrow)
+    kept = {"clean": False, "session_expiry": 300}
+    with peer(secure, user, whole, unique, **kept) as client:
+        assert client.subscribe(f"{unique}/a", 1) == 1
+    for settings in (kept, {}):
+        assert peer(secure, user, key, unique, **settings).connect().reason.value == NOT_AUTHORIZED
+    for _ in range(2):
+        with peer(secure, user, key, f"{unique}own", **kept) as client:
+            assert client.reason.value == 0
+    with peer(secure, user, whole, unique, **kept) as client:
+        client.publish(f"{unique}/a", b"still there", 1)
+        assert client.next().payload == b"still there"
+
+
+def test_a_new_key_finds_the_session_of_a_deleted_one(secure, user, unique):
+    old, old_id = add_key(secure, user)
+    kept = {"clean": False, "session_expiry": 300}
+    with peer(secure, user, old, unique, **kept) as client:
+        assert client.subscribe(f"$share/group/{unique}/jobs", 1) == 1
+    with peer(secure, user, old, f"{unique}other") as other:
+        secure.tool("key", "delete", old_id)
+        end_of(other)
+    new, _ = add_key(secure, user)
+    with peer(secure, user, new, unique, **kept) as client:
+        client.publish(f"{unique}/jobs", b"for the group", 1)
+        assert client.next().payload == b"for the group"
+
+
 def test_a_key_of_a_super_user_with_a_role_is_none(secure, unique):
     secure.tool("user", "role", "admin", f"{unique}-role")
     key, _ = add_key(secure, "admin", "--role", f"{unique}-role")

@@ -39,6 +39,7 @@ use crate::metadata_division::{MetadataPart, MetadataRest};
 use crate::offset_fetch_division::{
     KnownOffsets, OffsetFetchPart, OffsetFetchRest, bytes_behind_items, nested_arrays,
 };
+use crate::sender::Sender;
 use crate::shard_message::RequestContext;
 use crate::topics_left::{PartTopics, TopicsLeft, items_of};
 
@@ -254,6 +255,11 @@ impl Division {
 
     pub(crate) fn call(&self) -> &RequestContext {
         &self.call
+    }
+
+    /// Has later parts checked by rights that have changed meanwhile.
+    pub(crate) fn set_sender(&mut self, sender: Arc<Sender>) {
+        self.call.sender = Some(sender);
     }
 
     /// Takes the next part; `None` if all are answered.

@@ -9,7 +9,7 @@ use std::vec;
 
 use mainstem_kafka::Uuid;
 use mainstem_kafka::api::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
-use mainstem_security::Action;
+use mainstem_security::{Action, ResourceKind};
 
 use crate::catalogue::Catalogue;
 use crate::groups::GroupCoordinator;
@@ -136,7 +136,11 @@ impl OffsetFetchRest {
 
 impl KnownOffsets<'_> {
     /// The topics and partitions of all offsets of a group that the sender may see, if they are too many for a part.
+    /// `None` if it may not see the group, which is answered like a short one.
     fn topics_of(&self, call: &RequestContext, group_id: &str) -> Option<Vec<OffsetFetchRequestTopics>> {
+        if !call.allows(Action::Describe, ResourceKind::Group, group_id) {
+            return None;
+        }
         let committed = self.groups?.committed_beyond(group_id, PART_ITEMS)?;
         let topic = |(name, partition_indexes): (Arc<str>, Vec<i32>)| {
             let known = self.catalogue.topic(&name);

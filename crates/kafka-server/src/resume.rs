@@ -5,6 +5,8 @@
 //! call the handler's next step with the result. So one can read here what can follow what, and a wait holds no
 //! reference into the shard.
 
+use std::sync::Arc;
+
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::Response;
 use mainstem_coordinator::transaction::Producer;
@@ -210,6 +212,17 @@ impl Shard {
                 None => drop(self.jobs.take_division(number)),
             }
             return;
+        }
+        let epoch = self.env.shared().security_epoch();
+        if let Some(sender) = &division.call().sender
+            && sender.grants.epoch() != epoch
+        {
+            // Users or rules have changed since the last part. A client that may not be connected any more gets no
+            // response: its connection ends.
+            match sender.renewed(&division.call().client_id, io.clock.unix_ms) {
+                Some(renewed) => division.set_sender(Arc::new(renewed)),
+                None => return drop(self.jobs.take_division(number)),
+            }
         }
         let call = RequestContext { division: Some(number), ..division.call().clone() };
         match division.next_part(&known) {

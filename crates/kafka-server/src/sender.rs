@@ -29,6 +29,32 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
+    /// The sender by the users, rules and bans of now; `None` if it may not be connected any more.
+    pub(crate) fn renewed(&self, client_id: &str, unix_ms: u64) -> Option<Self> {
+        let state = self.host.published().state();
+        let Identity { principal, proof } = &self.identity;
+        let user = principal.user().map(|user| &**user);
+        let is_banned = state.bans().find(user, Some(client_id), self.address, unix_ms).is_some();
+        if is_banned || !state.admits(principal, proof.as_deref()) {
+            return None;
+        }
+        let origin = Origin {
+            principal,
+            proof: proof.as_deref(),
+            client_id: None,
+            listener: self.listener.as_deref(),
+            address: self.address,
+        };
+        let grants = Grants::compile(&state, &origin);
+        (!grants.denies_connection()).then(|| Self {
+            grants,
+            identity: self.identity.clone(),
+            listener: self.listener.clone(),
+            address: self.address,
+            host: Arc::clone(&self.host),
+        })
+    }
+
     pub(crate) fn actor(&self) -> Actor {
         Actor { principal: self.identity.principal.clone(), address: self.address, protocol: PROTOCOL }
     }

@@ -20,7 +20,7 @@ fn named(name: &str) -> String {
     format!("user {name:?}")
 }
 
-/// Adds a user.
+/// Adds a user. API keys of an earlier one of that name, who was in the password file, are deleted.
 ///
 /// # Errors
 /// The log has a user of that name.
@@ -28,7 +28,18 @@ pub fn create_user(state: &SecurityState, user: User) -> Result<Vec<Change>, Cha
     if state.is_in_log(&user.name) {
         return Err(ChangeError::Exists(named(&user.name)));
     }
-    Ok(vec![Change::PutUser(Arc::new(user))])
+    let mut changes = left_api_keys(state, &user.name);
+    changes.push(Change::PutUser(Arc::new(user)));
+    Ok(changes)
+}
+
+/// Deletes the API keys of a name that is no user: those of one who was removed from the password file. A new user of
+/// this name must not inherit them.
+pub fn left_api_keys(state: &SecurityState, name: &str) -> Vec<Change> {
+    if state.user(name).is_some() {
+        return Vec::new();
+    }
+    state.api_keys().of_user(name).map(|(id, _)| Change::DeleteApiKey(id)).collect()
 }
 
 /// Changes a user. A user of the password file becomes one of the log.
@@ -190,6 +201,14 @@ mod tests {
             state.apply(&change);
         }
         assert!(state.api_keys().is_empty() && state.user("alice").is_none());
+        // Its user was in the password file, and is not any more.
+        state.apply(&Change::PutApiKey(ApiKeyId(3), Arc::new(key("alice", None, None))));
+        for change in create_user(&state, User::new("alice").unwrap()).unwrap() {
+            state.apply(&change);
+        }
+        assert!(state.api_keys().is_empty() && state.user("alice").is_some());
+        state.apply(&Change::PutApiKey(ApiKeyId(4), Arc::new(key("alice", None, None))));
+        assert_eq!(left_api_keys(&state, "alice"), []);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub use authenticator::{
 pub use ban::{Ban, BanSubject, Bans, MAX_BANS, MAX_REASON_BYTES};
 pub use edit::{
     add_api_key, add_ban, add_rules, alter_quotas, change_user, create_user, delete_api_key, delete_ban,
-    delete_rule, delete_user,
+    delete_rule, delete_user, left_api_keys,
 };
 pub use error::SecurityError;
 pub use explain::{Explanation, Reason};

@@ -14,7 +14,7 @@ use mainstem_kafka::api::alter_user_scram_credentials::{
 use mainstem_runtime::Io;
 use mainstem_security::{
     Change, ChangeError, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys, SecurityState, User,
-    check_user_name,
+    check_user_name, left_api_keys,
 };
 
 use super::describe_user_scram_credentials::algorithm_of;
@@ -161,6 +161,8 @@ fn changed_users(
     let mut made = Vec::new();
     for (name, changes) in changes {
         let known = state.user(name).map(|user| User::clone(user));
+        let has_api_keys = known.is_some() && state.api_keys().of_user(name).next().is_some();
+        made.extend(left_api_keys(state, name));
         let mut user = match known {
             Some(user) => user,
             None => User::new(name).map_err(ChangeError::Invalid)?,
@@ -171,7 +173,7 @@ fn changed_users(
         let has_verifier = user.password.is_some()
             || user.scram_sha_256.is_some()
             || user.scram_sha_512.is_some()
-            || state.api_keys().of_user(name).next().is_some();
+            || has_api_keys;
         made.push(if has_verifier || !user.roles.is_empty() {
             Change::PutUser(Arc::new(user))
         } else {

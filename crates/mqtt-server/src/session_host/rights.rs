@@ -75,8 +75,8 @@ impl SessionHost {
         decision
     }
 
-    /// Whether a user may resume or end a session: its own, one of nobody, or any for a super user. With an API key that
-    /// has roles, only sessions that were left with the same key: others may hold messages of topics beyond the roles.
+    /// Whether a user may resume or end a session: its own, one of nobody, or any for a super user. With an API key
+    /// that has roles, only sessions that were left with the same key: others may hold messages beyond the roles.
     pub(crate) fn may_take_over(&mut self, known: SessionKey, identity: &Identity) -> bool {
         let Identity { principal, proof } = identity;
         let Some(session) = self.sessions.get(known) else { return true };

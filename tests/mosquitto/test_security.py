@@ -62,7 +62,10 @@ def test_every_command_of_the_page_does_what_it_says(start):
     script = "\n".join(f"echo '$' {index}; {line}; echo status $?" for index, line in enumerate(commands("security.md")))
     # The page uses the default ports.
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -h {addresses['mqtt'][0]} -p {addresses['mqtt'][1]} ")
-    script = re.sub(r"mainstem (user|acl|quota|ban) ", rf"'{binary()}' \1 -b {http} ", script)
+    # The page cannot know the identifier of a key.
+    an_id = "$(mainstem key list -J | head -n 1 | grep -oE '[0-9a-f]{16}' | head -n 1)"
+    script = script.replace("0123456789abcdef", an_id)
+    script = re.sub(r"mainstem (user|acl|quota|ban|key) ", rf"'{binary()}' \1 -b {http} ", script)
     script = script.replace("localhost:8080", http)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSTEM_")}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=environment)

@@ -166,7 +166,7 @@ impl Log {
         if let Some(index) = &mut newest.index {
             index.note(place, &header);
         }
-        self.tail.push(batch.bytes(), base_offset);
+        self.tail.push(batch.bytes(), base_offset, disk.settings.tail_bytes);
         if self.tail.unwritten().len() >= UNWRITTEN_MAX {
             self.flush(disk)?;
         }

@@ -29,7 +29,8 @@ struct Run {
 }
 
 impl Run {
-    fn push(&mut self, batch: &[u8], base_offset: u64) {
+    fn push(&mut self, batch: &[u8], base_offset: u64, bound: usize) {
+        self.reserve(batch.len(), bound);
         let at = self.bytes.len();
         if at == 0 {
             self.first = base_offset;
@@ -40,6 +41,17 @@ impl Run {
         }
         self.bytes.extend_from_slice(batch);
         Batch::place(&mut self.bytes[at..], base_offset, 0);
+    }
+
+    /// Makes room for `len` more bytes. The capacity doubles, but to no more than `bound` if that suffices, so that
+    /// [`Tail::mark_written`] keeps the buffer.
+    fn reserve(&mut self, len: usize, bound: usize) {
+        let needed = self.bytes.len() + len;
+        let doubled = 2 * self.bytes.capacity();
+        if needed > self.bytes.capacity() {
+            let capacity = if needed <= bound { doubled.min(bound) } else { doubled };
+            self.bytes.reserve_exact(capacity.max(needed) - self.bytes.len());
+        }
     }
 
     fn begins_at_or_before(&self, offset: u64) -> bool {
@@ -65,9 +77,9 @@ impl Run {
 }
 
 impl Tail {
-    /// Appends a batch and sets its base offset.
-    pub(crate) fn push(&mut self, batch: &[u8], base_offset: u64) {
-        self.newer.push(batch, base_offset);
+    /// Appends a batch and sets its base offset. `bound` is that of [`Tail::mark_written`].
+    pub(crate) fn push(&mut self, batch: &[u8], base_offset: u64, bound: usize) {
+        self.newer.push(batch, base_offset, bound);
     }
 
     /// Bytes not yet written to the file.
@@ -117,11 +129,11 @@ impl Tail {
     }
 
     /// Forgets all that the file has, because compaction has removed entries from the file.
-    pub(crate) fn forget_written(&mut self) {
+    pub(crate) fn forget_written(&mut self, bound: usize) {
         let unwritten = self.unwritten().to_vec();
         self.clear();
         for batch in batches(&unwritten) {
-            self.newer.push(batch.bytes(), batch.header.base_offset);
+            self.newer.push(batch.bytes(), batch.header.base_offset, bound);
         }
     }
 
@@ -168,7 +180,7 @@ mod tests {
                 builder.push(5, None, Some(&vec![7; size]));
                 builder.push(6, None, None);
                 let mut bytes = builder.finish().to_vec();
-                tail.push(&bytes, next);
+                tail.push(&bytes, next, bound);
                 Batch::place(&mut bytes, next, 0);
                 all.push((next, bytes));
                 next += 2;
@@ -182,7 +194,7 @@ mod tests {
                     }
                     3 => tail.drop_written(),
                     4 => {
-                        tail.forget_written();
+                        tail.forget_written(bound);
                         prop_assert!(written == 0 || !tail.has(all[written - 1].0));
                     }
                     _ => {}
@@ -198,6 +210,33 @@ mod tests {
                     } else {
                         prop_assert!(!all.iter().skip(written).any(|(base, _)| *base <= offset));
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_are_kept_whatever_the_size_of_batches() {
+        const BOUND: usize = 1 << 20;
+        for size in [100, 16_391, 65_900, 100_000] {
+            let mut builder = BatchBuilder::default();
+            builder.push(5, None, Some(&vec![7; size]));
+            let batch = builder.finish();
+            let mut tail = Tail::default();
+            let mut capacity = None;
+            for pushed in 0..16 * BOUND / size {
+                tail.push(batch, pushed as u64, BOUND);
+                if pushed % 5 == 4 {
+                    tail.mark_written(BOUND);
+                }
+                if pushed >= 8 * BOUND / size {
+                    let known = *capacity.get_or_insert(tail.capacity());
+                    assert_eq!(
+                        tail.capacity(),
+                        known,
+                        "batches of {size} bytes: a buffer was dropped, or grew"
+                    );
+                    assert!(known <= 2 * BOUND);
                 }
             }
         }

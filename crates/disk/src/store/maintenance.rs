@@ -134,7 +134,7 @@ impl SegmentStore {
                 let mut syncer = queue.wait_for(Some(log));
                 let outcome = to.compactor().replace_group(disk, &mut syncer.journal);
                 outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
-                to.tail.forget_written();
+                to.tail.forget_written(self.disk.settings.tail_bytes);
                 cached.note(log, &mut to.tail);
             }
         }

@@ -258,7 +258,10 @@ impl Sink for Vec<u8> {
         let mut measure = Measure::default();
         properties.write(&mut measure);
         self.varint((measure.len + omitted) as u32);
-        properties.write(self);
+        // Most packets have no properties.
+        if measure.len > 0 {
+            properties.write(self);
+        }
     }
 
     #[inline]

@@ -1,4 +1,8 @@
 //! Writes into the newest segment of a log: reserved space, and how much of it the committer has.
+//!
+//! The file is longer than its content: space is reserved ahead, so that an append changes no metadata which the sync
+//! would have to write. What was written and what was submitted are separate positions, because a segment may be
+//! written several times in a turn and is submitted once.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! Errors of partitions as Kafka error codes, for responses to clients.
+//!
+//! Partitions report causes, since they serve other protocols too. What a Kafka client does next depends on the code,
+//! whether it tries again, reports, or stops; each cause has the code with which Kafka's own clients do the right
+//! thing, in one table.
 
 use mainstem_coordinator::Error as ProducerError;
 use mainstem_kafka::ErrorCode;

@@ -1,4 +1,8 @@
 //! The coordinators on shard 0: requests to the groups and the transactions, and their effects.
+//!
+//! The machines of `coordinator` answer a request now, or after records of theirs are durable, or when other members
+//! have come. A caller therefore never waits for the result of a call: it leaves a value that says how to continue
+//! ([`AfterGroupReply`], [`AfterTxnReply`]), and `poll_groups` and `poll_transactions` resume it with the answer.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! What a shard knows of the broker around it: its number, the state that all shards share, the topics.
+//!
+//! Handlers read topics many times per request. A shard works on a snapshot of the catalogue, which it replaces where a
+//! request needs the newest topics; that takes a lock only if the catalogue has changed.
 
 use std::sync::Arc;
 

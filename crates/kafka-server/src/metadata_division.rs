@@ -1,4 +1,8 @@
 //! A Metadata request over so many topics that its response is made in parts, as data.
+//!
+//! A cluster may have more partitions than a turn can describe. What is left of the request is a value that gives one
+//! part per turn; all parts are made from the catalogue as it was at first, so that the whole response is one
+//! consistent state.
 
 use std::sync::Arc;
 use std::vec;

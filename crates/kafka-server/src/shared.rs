@@ -1,4 +1,8 @@
 //! State that all shards of the Kafka server share.
+//!
+//! Everything here is either constant after the start, an atomic, or behind a lock that is taken when something
+//! changes. The catalogue is copied on write: shard 0 publishes a new one and raises the version, and the others
+//! compare the version before they take the lock.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,4 +1,8 @@
 //! Which changes of topics are valid, given the topics that the [`Controller`] has and those that it is creating.
+//!
+//! Topics are created and changed on shard 0 only, one after the other. A creation counts from the moment it is
+//! decided, not from when it is durable: its name, its partitions and its dead-letter queue are part of what the next
+//! request is compared with. So two creations that are valid by themselves cannot both pass if they exclude each other.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,8 @@
 //! Metadata of a message: what its record and headers tell the queue.
+//!
+//! Producers of any protocol set options as headers, which are text that nobody has checked before the message is on
+//! disk. What cannot be understood has no effect, rather than making the message undeliverable; protocols that can
+//! refuse a message check it first ([`check_option`]).
 
 use std::hash::BuildHasher;
 

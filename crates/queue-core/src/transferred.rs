@@ -1,4 +1,8 @@
 //! Records of messages that move to another queue, with headers that name their origin and the reason.
+//!
+//! The two queues may be on different shards and logs, and a crash may repeat the copy. `moved-by` names queue, group
+//! and number of the transfer, by which the receiver recognizes a repeat; headers that described the message in its old
+//! queue are replaced, not added to.
 
 use mainstem_log::{BatchBuilder, BatchKind, Header, Headers, Record, ValidBatch, put_headers};
 

@@ -1,4 +1,8 @@
 //! What a host decides and its owner carries out, in order.
+//!
+//! The host has no partitions, connections or mailboxes: it says what is to be done, and its owner tells it later what
+//! came of it. Effects are carried out in the order in which they were decided, because a reply may promise what an
+//! earlier append wrote.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! All queues behind one lock, and the maintenance thread: it serves timers, transfers and truncation.
+//!
+//! Programs call from any thread, and an operation is short: one lock is simpler than a thread that owns the queues,
+//! and costs less than a message to it. Nobody waits under the lock. A thread that needs something durable commits what
+//! all have appended, waits for the signal of the committer, and looks for its own reply again.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,8 @@
 //! Two layers on one connection, such as WebSocket above TLS.
+//!
+//! The lower layer may take only a part of what the upper one sends, while its handshake runs or its buffer is full.
+//! What it has not taken is kept in between, and nothing new is accepted before it is gone, so that the order holds and
+//! the memory is bounded by one output.
 
 use std::io;
 

@@ -1,4 +1,8 @@
 //! Startup of the shards: listeners, threads and limits; and the handle that drains and joins them.
+//!
+//! Listeners and poll instances are made before the first thread starts, so that an address in use or a lack of file
+//! descriptors is an error of the start, not of a running shard. Services are made one by one on the calling thread,
+//! because restoring the first shard reads what the others need.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -1,4 +1,7 @@
 //! The client's messages of SCRAM (RFC 5802, section 7).
+//!
+//! The exchange is signed over the messages as they were sent, byte for byte. So they are parsed without being changed,
+//! and the parts that the signature needs are slices of what has arrived.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

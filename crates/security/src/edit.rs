@@ -1,4 +1,8 @@
 //! Edits: the changes that an administrator asks for, computed from the newest state.
+//!
+//! An edit is computed from the state that it changes, by the one thread that writes the log, so that two
+//! administrators at once do not undo each other's work. It returns records for the log; nothing counts before they are
+//! durable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

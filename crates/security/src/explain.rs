@@ -1,4 +1,7 @@
 //! Why an action is allowed or denied: the rules compared one by one.
+//!
+//! Compiled rules answer fast and cannot say why. This compares rule by rule, as slowly as it is obvious, with the same
+//! functions for patterns and substitutions; a property test compares the two.
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! Users: names, verifiers, roles.
+//!
+//! Each mechanism needs a verifier of its own, and none can be computed from another. All are derived when a password
+//! is set, the only moment at which it is known, so that the user can log in by every protocol. The password itself is
+//! not kept.
 
 use std::sync::Arc;
 

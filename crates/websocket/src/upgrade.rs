@@ -1,4 +1,8 @@
 //! The upgrade (RFC 6455, section 4.2): a request of HTTP/1.1 opens the connection.
+//!
+//! The request is the first thing that a stranger sends, so its head is bounded and parsed once it is complete. Whoever
+//! is refused gets an HTTP response that says what to change, since a browser shows nothing else; only `Origin` tells
+//! pages of others apart, which a browser's user cannot forge.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

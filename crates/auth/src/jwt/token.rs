@@ -1,4 +1,8 @@
 //! Verifying one token (RFC 7515, RFC 7519), and what its claims say.
+//!
+//! A token is as good as the key that has signed it: the algorithm must be one that the key is for, whatever the
+//! token's header says, or a public key could be used as a secret. Issuer, audience and expiry are checked before a
+//! claim becomes a user or a role.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,8 @@
 //! One member of a group: identity, supported protocols, assignment, pending requests, session.
+//!
+//! A member is what its last JoinGroup said, plus the requests that it waits for: at most one of each kind, since a new
+//! one answers the one before with an error. Heartbeats are frequent and only move a deadline; the timer behind it is
+//! set again when it fires too early.
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! Offsets of one group: committed ones, and pending ones of transactions.
+//!
+//! A pending offset is invisible until its transaction commits, and must not overwrite one that was committed after it.
+//! Every offset therefore has a number in one order over all commits of the group, and the larger number wins,
+//! whichever way it arrives. Tables are ordered by topic and partition, so that a large group is listed in parts: a
+//! part begins behind the last topic of the one before.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

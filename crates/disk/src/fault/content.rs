@@ -1,4 +1,9 @@
 //! Contents of a simulated file: the cached version, the version on disk, and the changes in between.
+//!
+//! A power failure may keep any part of what was written since the last sync: up to some point in time, or each sector
+//! from a point of its own. The file therefore exists twice, cached and on disk, with the list of changes between them:
+//! a sync applies the list, a power failure a part of it that the seed picks. Programs read the cached version, so a
+//! missing sync shows only after a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,8 @@
 //! The notes file of a log.
+//!
+//! Notes are written in place, without a sync, and are worth something only for the log end that they were written for:
+//! each contains it, and a checksum that continues that of the note before, so that notes of an earlier log end or a
+//! torn write end the sequence. An error of the file disables notes; the log does not need them.
 
 use std::io;
 use std::sync::Arc;

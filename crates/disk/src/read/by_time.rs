@@ -1,4 +1,8 @@
 //! Finding a record by its timestamp.
+//!
+//! Timestamps come from clients and need not ascend. Of each segment its index has the largest timestamp, and a place
+//! before which all are smaller; so segments are skipped whole, and the search in one begins close to its result. Only
+//! a batch whose header says that it may have the record is decompressed.
 
 use std::io;
 

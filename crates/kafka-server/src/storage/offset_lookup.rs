@@ -1,4 +1,7 @@
 //! Lookup of offsets by timestamp, for `ListOffsets`.
+//!
+//! A consumer must be given an offset that it can fetch. Each answer is therefore limited by the end that the
+//! consumer's isolation level can see, not by the end of the log.
 
 use mainstem_kafka::ErrorCode;
 use mainstem_log::Store;

@@ -1,4 +1,7 @@
 //! The guarantees of a store, one test case each.
+//!
+//! Protocols are tested against the store in memory, and run on the one in files: both must keep the same promises. A
+//! case uses the interface only, and runs against every store that has a factory.
 
 use super::StoreFactory;
 use super::harness::Harness;

@@ -1,4 +1,8 @@
 //! Messages in a journal: their encoding, and reading them from disk.
+//!
+//! Only references to queued messages stay in memory. A session that comes back reads its messages in order, and those
+//! of several sessions are in the same batches, so the last batches read are kept as they are on disk and each message
+//! is decoded when it is needed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! A message on offer to one session, and the delivery that it becomes.
+//!
+//! An offer borrows all it has and is copied freely; it becomes a [`Delivery`] only if the session keeps it, which most
+//! sessions of a large fan-out do not. What few deliveries have is boxed, so that the others are small.
 
 use std::sync::Arc;
 

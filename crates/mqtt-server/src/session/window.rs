@@ -1,4 +1,9 @@
 //! Deliveries on their way into the window of a session and out of it, and the marks in the journal that record it.
+//!
+//! Memory and journal must agree on which deliveries are unsettled, or a restart would repeat or lose one. So whatever
+//! puts a delivery into the window, or takes it out, is here, together with what it leaves in the journal. A mark that
+//! a crash loses repeats a delivery that the client has acknowledged, which QoS 1 allows and QoS 2 clients recognize by
+//! its packet identifier.
 
 use mainstem_mqtt::QoS;
 use mainstem_mqtt::session::Pending;

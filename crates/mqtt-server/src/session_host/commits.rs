@@ -1,4 +1,8 @@
 //! Commits of what sessions have appended: who waits for them, here and on other shards.
+//!
+//! All appends of a turn become durable together, so whoever must wait does so for a numbered commit and not for an
+//! append. Commits complete in order; those who wait for one are taken when it or a later one is complete. What was
+//! lost is taken back first, before anybody is answered.
 
 use mainstem_runtime::{Clock, Io};
 

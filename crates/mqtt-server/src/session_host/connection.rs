@@ -1,4 +1,8 @@
 //! The connection of a session: what changes for the session when it gets one, and when it loses it.
+//!
+//! A session outlives its connections. It has one at most, and what it owes the client (window, queue, will) is not
+//! changed by losing it; what only a connected session has, such as unsent QoS 0 messages, leases of work queues and
+//! its turn in shared subscriptions, is given back at once.
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! Messages that other protocols take, and messages that they publish.
+//!
+//! A binding must not lose what MQTT has acknowledged: a message that a sink takes has a ticket, which counts like a
+//! receipt of another shard, and the publisher is acknowledged when every ticket is settled. A sink that falls behind
+//! holds publishers back instead of queueing without bound.
 
 use std::collections::BTreeSet;
 

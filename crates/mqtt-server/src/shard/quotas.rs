@@ -1,5 +1,9 @@
 //! Quotas of publishers: a client that exceeds its quota is not read until it may publish again, or gets an error, as
 //! `mqtt.quota_policy` says.
+//!
+//! To wait is the default because it loses nothing and the client needs no code for it: TCP holds it back. A refusal
+//! needs a packet that can carry a reason, so QoS 0 messages are dropped, those of MQTT 5 get an error, and a QoS 2
+//! exchange that has begun waits in any case.
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! Reading messages: for leases, for peeks, and for transfers to other queues.
+//!
+//! The state of a message is in memory, its content mostly on disk. A lease is granted before the content is read, and
+//! is undone if it cannot be read now, so that no message is skipped because of a slow or failing disk. A message that
+//! the log no longer has can never be delivered: it is rejected, and the transfer that follows reports the loss.
 
 use mainstem_log::{Error, Store, batches};
 

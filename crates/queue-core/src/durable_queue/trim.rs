@@ -1,4 +1,8 @@
 //! Trimming: tells the owner of the log of messages what can be deleted.
+//!
+//! A message may be deleted when no group needs it and that fact is durable; a crash must not bring back a settled
+//! message whose content has gone. The position is therefore decided first, and given out when all events up to then
+//! are on disk. A few old messages would keep all newer ones on disk, so they are copied to the state log instead.
 
 use mainstem_log::Store;
 

@@ -1,4 +1,8 @@
 //! Operators' calls, from the view of one group: purge, redrive, peek and information.
+//!
+//! Each call looks at a limited number of messages and tells where it stopped, or what it cost, so that the caller can
+//! divide a purge of a million messages over many turns. Messages that are on their way to another queue are left
+//! alone: that transfer decides about them.
 
 use std::ops::Range;
 

@@ -1,4 +1,8 @@
 //! Which queues of a host have something to do, and when.
+//!
+//! A shard may have thousands of queues, of which few have work in a turn. Each is in the set of what it needs, so that
+//! a turn costs nothing for the others. A queue that has more than a turn's share is polled again in the next turn,
+//! after the others.
 
 use std::collections::BTreeSet;
 

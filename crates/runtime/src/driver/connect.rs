@@ -1,4 +1,7 @@
 //! New connections: accepted here, or passed on by other shards.
+//!
+//! One shard has the listening sockets and deals connections out, by how many each shard has. A storm of connections
+//! must not delay the others: a turn accepts a limited number, and listeners take turns.
 
 use std::time::Instant;
 

@@ -1,4 +1,8 @@
 //! Output of a connection, when it may leave, and how its peer takes it.
+//!
+//! Output leaves at the end of the turn, unless the service holds it until something is durable, or it waits for more
+//! of a fan-out. The flags say in which lists the connection is; those lists know slots and outlive connections, so a
+//! slot that is used again keeps these flags.
 
 use crate::output::{BufferPool, Output};
 

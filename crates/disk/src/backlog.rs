@@ -14,9 +14,10 @@ use crate::deferred::Deferred;
 
 /// Maximum number of logs with directory changes or removals per group. Each costs the disk some milliseconds, for
 /// which all other logs wait.
-const DIR_CHANGES_MAX: usize = 4;
-/// Maximum number of deferred pieces of each kind per group.
-const DEFERRED_MAX: usize = 8;
+const DIR_CHANGES_MAX: usize = 2;
+/// Maximum number of deferred pieces of each kind per group. The next group waits for them, and creating a log takes a
+/// millisecond or two. While there is no next group, this does not slow them down: then one follows the other.
+const DEFERRED_MAX: usize = 1;
 
 /// Submitted work, by how long it may take.
 #[derive(Default)]

@@ -323,7 +323,7 @@ impl Syncer {
                 }
             }
         }
-        if let Err(((log, _), error)) = self.journal.pace() {
+        if let Err(((log, _), error)) = self.journal.pace(self.journaled_max) {
             self.fail(log, &error);
         }
         if let Some(CheckpointRequest { number, bytes }) = checkpoint {

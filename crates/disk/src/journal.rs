@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ const HEAD_BYTES: usize = 28;
 const ALIGN_BYTES: usize = 512;
 /// Bytes zeroed at a time.
 const FILL_BYTES: u64 = 1 << 20;
+/// Segments that are synced at once to make room for others.
+const RELIEVED_MAX: usize = 2;
 const WRITE: u8 = 1;
 const FORGET: u8 = 2;
 
@@ -72,6 +75,8 @@ pub(crate) struct Journal {
     generation: u64,
     state: State,
     record: Vec<u8>,
+    /// The segment that was synced last to make room for others.
+    relieved: SegmentKey,
 }
 
 #[derive(Default)]
@@ -96,7 +101,17 @@ impl Journal {
     pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, bytes: u64) -> Self {
         let state = if bytes < ALIGN_BYTES as u64 { State::Off } else { State::Ready };
         let halves = [Half { generation: 1, ..Half::default() }, Half::default()];
-        Self { fs, dir, bytes, halves, active: 0, generation: 1, state, record: Vec::new() }
+        Self {
+            fs,
+            dir,
+            bytes,
+            halves,
+            active: 0,
+            generation: 1,
+            state,
+            record: Vec::new(),
+            relieved: (LogId(0), 0),
+        }
     }
 
     /// Number of segments that depend on the journal.
@@ -183,11 +198,17 @@ impl Journal {
     }
 
     /// Syncs some segments of the inactive half, paced so that all are synced when the active half is three quarters
-    /// full.
+    /// full. Syncs a few more if more than three quarters of `segments_max` depend on the journal: an append to a
+    /// segment for which there is no room waits for a sync of its own.
     ///
     /// # Errors
     /// The segment that could not be synced. The journal then accepts no more writes and is retained for recovery.
-    pub(crate) fn pace(&mut self) -> Result<(), (SegmentKey, io::Error)> {
+    pub(crate) fn pace(&mut self, segments_max: usize) -> Result<(), (SegmentKey, io::Error)> {
+        for _ in 0..RELIEVED_MAX {
+            if self.unsynced() > segments_max / 4 * 3 {
+                self.relieve()?;
+            }
+        }
         let used = self.halves[self.active].used;
         let inactive = &self.halves[1 - self.active];
         let at_switch = inactive.unsynced_at_switch as u64;
@@ -228,6 +249,20 @@ impl Journal {
         if self.halves.iter().any(|half| half.unsynced.keys().any(|(owner, _)| *owner == log)) {
             self.state = State::Stuck;
         }
+    }
+
+    /// Syncs the next segment, in the order of the keys. Segments that are written all the time have their turn like
+    /// others, since nothing tells them apart.
+    fn relieve(&mut self) -> Result<(), (SegmentKey, io::Error)> {
+        let after = (Bound::Excluded(self.relieved), Bound::Unbounded);
+        let next = |range: (Bound<SegmentKey>, Bound<SegmentKey>)| {
+            let firsts = self.halves.iter().filter_map(move |half| half.unsynced.range(range).next());
+            firsts.min_by_key(|(key, _)| **key).map(|(key, file)| (*key, Arc::clone(file)))
+        };
+        let found = next(after).or_else(|| next((Bound::Unbounded, Bound::Unbounded)));
+        let Some((key, file)) = found.filter(|_| self.state != State::Stuck) else { return Ok(()) };
+        self.relieved = key;
+        self.sync_segment(key, &*file)
     }
 
     fn sync_until(&mut self, remaining: usize, half: usize) -> Result<(), (SegmentKey, io::Error)> {
@@ -525,4 +560,32 @@ pub(crate) fn remove(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
         }
     }
     if was_there { fs.sync_dir(dir) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::FaultFs;
+
+    #[test]
+    fn segments_leave_room_for_others() {
+        const SEGMENTS_MAX: usize = 16;
+        let fs: Arc<dyn Fs> = Arc::new(FaultFs::new(1));
+        fs.create_dir(Path::new("/")).ok();
+        let mut journal = Journal::new(Arc::clone(&fs), "/".into(), 1 << 20);
+        let range = |number: u32| {
+            let file = fs.open(Path::new(&format!("/{number}")), Mode::New).unwrap();
+            file.write_at(b"record", 0).unwrap();
+            let key = (LogId(number), 0);
+            Range { key, name: "log".into(), file, from: 0, to: 6, is_closed: false, releases_space: false }
+        };
+        let busy = [range(0), range(500)];
+        for number in 1..400 {
+            // Before and behind the busy ones, in no order.
+            let new = range(number * 7919 % 1009);
+            journal.write(&[&busy[0], &new, &busy[1]]).unwrap();
+            journal.pace(SEGMENTS_MAX).unwrap();
+            assert!(journal.unsynced() < SEGMENTS_MAX, "{number}: {}", journal.unsynced());
+        }
+    }
 }

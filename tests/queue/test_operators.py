@@ -1,12 +1,16 @@
-"""Operations: Prometheus metrics, and queues that cannot be read."""
+"""Operations: Prometheus metrics of all protocols, and queues that cannot be read."""
 
 import re
 import subprocess
+from pathlib import Path
 
 import httpx
+import paho.mqtt.client as paho
+from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from broker import binary
-from operations import DEADLINE_S, Operations
+from operations import DEADLINE_S, Operations, eventually
 
 
 def metrics(url):
@@ -101,3 +105,66 @@ def test_a_declared_queue_has_its_configured_durability(own_broker_process):
         own_broker_process.start()
         assert durability() == declared
     own_broker_process.stop()
+
+
+def described():
+    """The kind and the labels of each metric in the reference page."""
+    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| .+ \|$", page, re.MULTILINE)
+    return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def test_prometheus_finds_what_the_reference_page_describes(operations, queue):
+    operations.send(queue, "a")
+    answer = httpx.get(f"{operations.url}/metrics", timeout=DEADLINE_S, trust_env=False)
+    known = described()
+    found = set()
+    for family in text_string_to_metric_families(answer.text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        kind, labels = known[name]
+        assert family.type == kind and family.documentation, name
+        for sample in family.samples:
+            assert frozenset(sample.labels) - {"le"} == labels, sample
+        found.add(name)
+    assert found == set(known)
+
+
+def test_metrics_of_protocols(broker_process, operations, unique):
+    before = metrics(operations.url)
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=unique, protocol=paho.MQTTv5)
+    client.connect(broker_process.mqtt.host, broker_process.mqtt.port)
+    client.loop_start()
+    for _ in range(20):
+        client.publish(f"{unique}/a", b"12345", qos=1).wait_for_publish(DEADLINE_S)
+    producer = Producer({"bootstrap.servers": str(broker_process.kafka)})
+    for _ in range(30):
+        producer.produce(unique, b"value")
+    assert producer.flush(DEADLINE_S) == 0
+
+    def grown():
+        values = metrics(operations.url)
+        return {name: value - before.get(name, 0) for name, value in values.items()}
+
+    expected = {
+        "mainstem_mqtt_publishes_received_total": 20,
+        "mainstem_mqtt_payload_received_bytes_total": 100,
+        "mainstem_mqtt_connections_accepted_total": 1,
+        "mainstem_mqtt_sessions_connected": 1,
+        "mainstem_kafka_topics": 1,
+        "mainstem_kafka_appended_records_total": 30,
+    }
+    eventually(lambda: {name: grown()[name] for name in expected} == expected, expected)
+    values = grown()
+    assert values['mainstem_kafka_requests_total{api="Produce"}'] >= 1
+    assert values['mainstem_kafka_request_bytes_total{api="Produce"}'] > 30 * len(b"value")
+    assert values["mainstem_kafka_appended_bytes_total"] > 30 * len(b"value")
+    assert values["mainstem_kafka_connections"] >= 1
+    consumer = Consumer({"bootstrap.servers": str(broker_process.kafka), "group.id": unique})
+    consumer.assign([TopicPartition(unique, 0, 0)])
+    assert len(consumer.consume(30, DEADLINE_S)) == 30
+    consumer.close()
+    eventually(lambda: grown()["mainstem_kafka_fetched_bytes_total"] >= values["mainstem_kafka_appended_bytes_total"],
+               "fetched bytes")
+    client.disconnect()
+    client.loop_stop()
+    eventually(lambda: grown()["mainstem_mqtt_sessions"] == 0, "the session has ended")

@@ -6,7 +6,7 @@
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, architecture, bystander, config_reference, conformance, fuzz, sim, soak, tidy};
+use crate::{Outcome, architecture, bystander, conformance, fuzz, reference, sim, soak, tidy};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ const fn step(name: &'static str, run: Run) -> Step {
     Step { name, run }
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     step("format", format),
     step("tidy", |context| passed(tidy::run(context.root))),
     step("crate table", |context| passed(architecture::check(context.root))),
@@ -62,7 +62,8 @@ const STEPS: [Step; 18] = [
     step("documentation", documentation),
     step("dependencies", dependencies),
     step("pure crates on wasm32", wasm),
-    step("configuration page", |context| passed(config_reference::check(context.root))),
+    step("configuration page", |context| passed(reference::check(context.root, reference::CONFIGURATION))),
+    step("metrics page", |context| passed(reference::check(context.root, reference::METRICS))),
     step("release build", release_build),
     step("tests", tests),
     step("seeded tests begin", begin_beside_clients),

@@ -4,7 +4,8 @@
 //! - `tidy`: rules that neither the compiler nor lints enforce (`tidy.rs`, `tidy/`).
 //! - `architecture`: the crate table of ARCHITECTURE.md, generated from the layers that `tidy` enforces.
 //! - `stats`: size and structure of the code, counted.
-//! - `config-reference`: the page of all configuration keys, printed by the broker from its types.
+//! - `config-reference`, `metrics-reference`: the pages of all configuration keys and of all metrics, printed by the
+//!   broker from its tables.
 //! - `conformance`: the tables that link statements of the specifications to tests.
 //! - `fuzz`: each fuzz target for a number of seconds.
 //! - `bench`, `bench-kafka`, `bench-queue`: comparison of the broker with its peers; `bench-peers` installs them.
@@ -21,9 +22,9 @@ mod bench;
 mod bench_bus;
 mod bystander;
 mod ci;
-mod config_reference;
 mod conformance;
 mod fuzz;
+mod reference;
 mod repo;
 mod sim;
 mod soak;
@@ -45,7 +46,8 @@ usage: cargo xtask <command>
   architecture [--check]  write the crate table of ARCHITECTURE.md, or fail if it is stale
   stats [DIRECTORY]       count lines, methods, cycles and prose of this tree, or of another one
   config-reference        write docs/configuration.md
-  config-reference --check
+  metrics-reference       write docs/metrics.md
+  config-reference --check, metrics-reference --check
                           fail if that page is stale
   conformance             write docs/conformance/*.md
   conformance --check     fail if a statement has no test, or the tables are stale
@@ -82,8 +84,10 @@ fn main() -> ExitCode {
         ["architecture", "--check"] => architecture::check(root),
         ["stats"] => stats::run(root),
         ["stats", directory] => stats::run(Path::new(directory)),
-        ["config-reference"] => config_reference::write(root),
-        ["config-reference", "--check"] => config_reference::check(root),
+        ["config-reference"] => reference::write(root, reference::CONFIGURATION),
+        ["config-reference", "--check"] => reference::check(root, reference::CONFIGURATION),
+        ["metrics-reference"] => reference::write(root, reference::METRICS),
+        ["metrics-reference", "--check"] => reference::check(root, reference::METRICS),
         ["conformance"] => conformance::write(root),
         ["conformance", "--check"] => conformance::check(root),
         ["fuzz"] => fuzz::run(root, 300),

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use mainstem_metrics::Exposition;
 use mainstem_queue_core::{Reply, Request};
 use mainstem_security::SecurityHost;
 use serde_json::{Map, Value};
@@ -75,6 +76,9 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns how long the turns of the shards have taken since the start.
     fn turn_durations(&self) -> TurnDurations;
+
+    /// Writes the metrics of the protocol servers, and of the process.
+    fn write_metrics(&self, _text: &mut Exposition) {}
 
     /// Returns the users and rules; `None` if the broker has none, and everyone may do everything.
     fn security(&self) -> Option<Arc<dyn SecurityHost>> {

@@ -74,6 +74,7 @@ mod users;
 
 pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
 pub use listeners::{Bound, TlsSource};
+pub use metrics::metrics;
 pub use routes::OPENAPI;
 pub use serve::{HttpServer, RESERVED_CONNECTIONS, start};
 pub use settings::Settings;

@@ -59,7 +59,7 @@ fn table() -> Vec<Route> {
         (Method::DELETE, BINDING, delete(bindings::remove), Access::Cluster(Action::Bind)),
         (Method::GET, "/v1/health/live", get(health::live), Access::Open),
         (Method::GET, "/v1/health/ready", get(health::ready), Access::Open),
-        (Method::GET, "/metrics", get(metrics::metrics), Access::Cluster(Action::AdminRead)),
+        (Method::GET, "/metrics", get(metrics::scrape), Access::Cluster(Action::AdminRead)),
         (Method::GET, "/openapi.json", get(openapi), Access::LoggedIn),
         (Method::GET, "/v1/users", get(users::list), Access::Cluster(Action::AdminRead)),
         (Method::PUT, USER, put(users::add), Access::Security),

@@ -9,6 +9,7 @@ use mainstem_kafka::ErrorCode;
 use mainstem_runtime::{MemoryBudget, MemoryMeter, ShardMemory};
 
 use crate::catalogue::{Catalogue, PartitionId, Topic};
+use crate::counters::Counters;
 use crate::log_throttle::LogThrottle;
 use crate::memory_use::MemoryUse;
 use crate::shared::Shared;
@@ -52,6 +53,12 @@ impl Environment {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// What this shard counts.
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters[self.me]
     }
 
     /// The topics, as of the last [`Self::refresh`].

@@ -41,6 +41,7 @@
 //! | `service.rs` | the entry of all events: connections, frames, the turn |
 //! | `shard.rs` | the state of a shard, and responses to its connections |
 //! | `environment.rs` | what a shard knows of the broker around it: shared state, topics, memory budget |
+//! | `counters.rs`, `metrics.rs` | counters of a shard; their descriptions for monitoring |
 //! | `shard_message.rs` | messages between shards |
 //! | `conn.rs`, `conn/` | connections: the order of responses, log-ins, rules, quotas, bans, moving to the shard of the partitions |
 //! | `answer.rs` | an encoded response, which may be in pieces |
@@ -100,6 +101,7 @@ mod conn;
 mod conn_quotas;
 mod controller;
 mod coordinators;
+mod counters;
 mod dead_letters;
 mod decompression;
 mod division;
@@ -117,6 +119,7 @@ mod log_throttle;
 mod markers;
 mod memory_use;
 mod metadata_division;
+pub mod metrics;
 mod offset_fetch_division;
 mod partition_message;
 mod partition_requests;

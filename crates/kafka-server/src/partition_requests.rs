@@ -138,7 +138,10 @@ impl Shard {
             Accepted::Unverified(producer) => return Ok(Appended::Unverified(producer)),
             Accepted::Unprepared(preparation) => return Ok(Appended::Unprepared(preparation)),
             Accepted::Durable(info) => self.send_produced(io, waiter, Ok(info)),
-            Accepted::Pending { .. } => {}
+            Accepted::Pending { .. } => {
+                let header = incoming.header();
+                self.env.counters().count_append(u64::from(header.records), header.total_bytes);
+            }
         }
         Ok(Appended::Yes)
     }

@@ -342,6 +342,7 @@ impl Shard {
         let quotas = conn.quotas.quotas.clone();
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
+        self.env.counters().count_request(api_key, frame.len());
         let mut call = RequestContext {
             caller,
             api_key,

@@ -17,6 +17,7 @@ use mainstem_sasl::Mechanism;
 use crate::binding_registry::{BoundTopic, SharedBindings, Source};
 use crate::catalogue::Catalogue;
 use crate::config::Config;
+use crate::counters::Counters;
 use crate::request_memory::RequestPool;
 use crate::security::{Security, SecurityReplies};
 use crate::unverified_batches::HeldBytesBudget;
@@ -47,6 +48,8 @@ pub struct Shared {
     pub(crate) held_bytes: Arc<HeldBytesBudget>,
     /// Memory for requests that have not arrived completely.
     pub(crate) request_pool: Arc<RequestPool>,
+    /// What each shard counts.
+    pub(crate) counters: Box<[Counters]>,
     /// Users and rules; without any, everybody may do everything.
     security: OnceLock<Security>,
     /// Answers of the host about users and rules.
@@ -70,6 +73,7 @@ impl Shared {
             cluster_id: RwLock::new("".into()),
             connections: AtomicI64::new(0),
             advertised: RwLock::new(advertised),
+            counters: (0..shards).map(|_| Counters::default()).collect(),
             security: OnceLock::new(),
             security_replies: SecurityReplies::new(shards),
             command_queues: CommandQueues::new(shards),

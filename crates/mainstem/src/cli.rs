@@ -101,6 +101,9 @@ pub(crate) enum Command {
     /// Print the configuration reference, docs/configuration.md
     #[command(hide = true)]
     ConfigReference,
+    /// Print the reference of all metrics, docs/metrics.md
+    #[command(hide = true)]
+    MetricsReference,
 }
 
 /// Flags of `mainstem serve`; each overrides the configuration file.

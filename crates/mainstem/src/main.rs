@@ -20,6 +20,7 @@
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
 //! | `security.rs` | users and rules: their section, their directory |
 //! | `memory.rs` | the memory budget of the process |
+//! | `process_metrics.rs` | metrics of the process; the reference page of all metrics |
 //! | `operations.rs` | the broker behind the HTTP API |
 //! | `tool.rs`, `tool/` | the command-line tools |
 
@@ -34,6 +35,7 @@ mod listener_section;
 mod listeners;
 mod memory;
 mod operations;
+mod process_metrics;
 mod queues;
 mod security;
 mod serve;
@@ -65,7 +67,8 @@ fn main() -> ExitCode {
         Command::Bench(command) => return tool::bench(&command),
         Command::Verify(args) => return check::run_verify(&args),
         Command::Repair(args) => return check::run_repair(&args),
-        Command::ConfigReference => print_config_reference(),
+        Command::ConfigReference => print(&config::reference()),
+        Command::MetricsReference => print(&process_metrics::reference()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,6 +88,6 @@ fn run_user(args: &UserArgs) -> ExitCode {
     }
 }
 
-fn print_config_reference() -> Result<(), String> {
-    std::io::stdout().write_all(config::reference().as_bytes()).map_err(|error| format!("stdout: {error}"))
+fn print(page: &str) -> Result<(), String> {
+    std::io::stdout().write_all(page.as_bytes()).map_err(|error| format!("stdout: {error}"))
 }

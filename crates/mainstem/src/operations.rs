@@ -8,6 +8,7 @@ use mainstem_admin::{
     Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations, RESERVED_CONNECTIONS,
     ReplyCallback, Settings, TlsSource, TurnDurations, start,
 };
+use mainstem_metrics::Exposition;
 use mainstem_queue_core::Request;
 use mainstem_queue_server::QueueClient;
 use mainstem_runtime::{Admission, TURN_BOUNDS_US, TurnPhase, TurnTimes};
@@ -30,6 +31,7 @@ struct ApiBroker {
     admission: Arc<Admission>,
     queues: QueueClient,
     mqtt: Arc<mainstem_mqtt_server::Shared>,
+    kafka: Arc<mainstem_kafka_server::Shared>,
     failing_logs: FailingLogs,
     bindings: Arc<BindingManager>,
     turn_times: Arc<TurnTimes>,
@@ -78,6 +80,12 @@ impl Broker for ApiBroker {
         let of_shard = |shard| TurnPhase::ALL.map(|phase| phase_durations(&self.turn_times, shard, phase));
         let series = (0..self.turn_times.shards()).flat_map(of_shard).collect();
         TurnDurations { bounds_us: &TURN_BOUNDS_US, series }
+    }
+
+    fn write_metrics(&self, text: &mut Exposition) {
+        crate::process_metrics::write(text);
+        self.mqtt.write_metrics(text);
+        self.kafka.write_metrics(text);
     }
 
     fn security(&self) -> Option<Arc<dyn SecurityHost>> {
@@ -161,6 +169,7 @@ pub(crate) fn open(
         admission,
         queues: shared.kafka.queue_client(),
         mqtt: Arc::clone(&shared.mqtt),
+        kafka: Arc::clone(&shared.kafka),
         failing_logs: shared.failing_logs.clone(),
         bindings,
         turn_times,

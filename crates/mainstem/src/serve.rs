@@ -31,6 +31,7 @@ use crate::health_store::FailingLogs;
 use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
 use crate::memory;
 use crate::operations;
+use crate::process_metrics;
 use crate::queues::declare_queues;
 use crate::security::{self, Gate};
 use crate::storage::{self, RestoredShard, SharedState};
@@ -40,6 +41,7 @@ use crate::storage::{self, RestoredShard, SharedState};
 /// # Errors
 /// A message for the user: why the broker could not start, or why it ended.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
+    process_metrics::note_start();
     let mut config = Config::load(args)?;
     let level: LevelFilter = config
         .server

@@ -49,7 +49,8 @@
 //! | `journal/`, `retained_log.rs` | logs of sessions, and of retained messages |
 //! | `broker_state.rs` | what all shards share, and the messages between them |
 //! | `routes.rs`, `groups.rs`, `pressure.rs` | the index of filters, shared subscriptions, whether receivers keep up |
-//! | `registry.rs`, `retained.rs`, `counters.rs` | client identifiers, retained messages in memory, counters |
+//! | `registry.rs`, `retained.rs` | client identifiers, retained messages in memory |
+//! | `counters.rs`, `metrics.rs` | counters of a shard; their descriptions for monitoring |
 //! | `message.rs` | messages and their pool |
 //! | `config.rs`, `config_value.rs` | settings; values with units and error messages |
 
@@ -70,6 +71,7 @@ mod handled;
 mod journal;
 mod log_interval;
 mod message;
+pub mod metrics;
 mod pending_acks;
 mod persistence;
 mod pressure;

@@ -69,6 +69,13 @@ const LAYERS: &[Layer] = &[
         pure: Some(&["foldhash", "hashbrown", "log"]),
     },
     Layer {
+        name: "metrics",
+        tier: "0 pure",
+        contents: "descriptions of metrics, and the text format in which Prometheus reads them",
+        imports: &[],
+        pure: Some(&[]),
+    },
+    Layer {
         name: "detect",
         tier: "0 pure",
         contents: "protocol detection: what a peer speaks, from its first bytes, for the log",
@@ -173,7 +180,7 @@ const LAYERS: &[Layer] = &[
         name: "mqtt-server",
         tier: "3",
         contents: "MQTT: sessions, routing, delivery, retained messages, shared subscriptions, the session journal",
-        imports: &["topic", "mqtt", "queue-core", "log", "runtime", "sasl", "security", "quota"],
+        imports: &["topic", "mqtt", "metrics", "queue-core", "log", "runtime", "sasl", "security", "quota"],
         pure: None,
     },
     Layer {
@@ -189,6 +196,7 @@ const LAYERS: &[Layer] = &[
         contents: "Kafka: connections, request handlers, coordinators; administration of topics and work queues",
         imports: &[
             "kafka",
+            "metrics",
             "coordinator",
             "partition",
             "queue-core",
@@ -206,7 +214,7 @@ const LAYERS: &[Layer] = &[
         name: "admin",
         tier: "4",
         contents: "the HTTP API: work queues, bindings, health, metrics",
-        imports: &["detect", "queue-core", "log", "security", "quota"],
+        imports: &["detect", "metrics", "queue-core", "log", "security", "quota"],
         pure: None,
     },
     Layer {

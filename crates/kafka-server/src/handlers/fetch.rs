@@ -26,6 +26,7 @@ use mainstem_security::Action;
 
 use crate::catalogue::PartitionId;
 use crate::conn::Connections;
+use crate::counters::Counters;
 use crate::fetch_job::{Fetch, FetchJob, Location, Part, ReadBudget};
 use crate::fetch_session::{CachedPartition, PartKey, Plan};
 use crate::jobs::Job;
@@ -237,7 +238,7 @@ impl Shard {
                 return self.refuse(io, fetch.call.caller.conn, what);
             }
             self.conns.throttle_fetch(&mut self.env, io, &mut fetch);
-            return write_response(&mut self.conns, io, *fetch);
+            return write_response(&mut self.conns, self.env.counters(), io, *fetch);
         }
         fetch.parts.iter_mut().for_each(|part| part.fetched = None);
         if is_woken {
@@ -280,7 +281,7 @@ impl Shard {
 }
 
 /// Writes the response. Records in files are queued for sending; others are copied to the output.
-fn write_response(conns: &mut Connections, io: &mut Io<'_, Mail>, mut fetch: Fetch) {
+fn write_response(conns: &mut Connections, counters: &Counters, io: &mut Io<'_, Mail>, mut fetch: Fetch) {
     let isolation = fetch.isolation;
     let starving = fetch.parts.iter().find(|part| part.fetched_bytes() == 0 && part.has_records(isolation));
     if let Some(starving) = starving {
@@ -308,6 +309,7 @@ fn write_response(conns: &mut Connections, io: &mut Io<'_, Mail>, mut fetch: Fet
             let Some(fetched) = part.fetched.take() else { continue };
             conns.fetch_sessions().set_last_sent(fetch.session_id, &part.key, fetched.outcome.ok());
             file_bytes += fetched.records.file_bytes();
+            counters.count_fetched(fetched.records.len());
             write_part(output, &mut writer, &data_of(part.key.index, &fetched, isolation), fetched.records);
         }
     }

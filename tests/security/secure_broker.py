@@ -27,9 +27,10 @@ class Address:
 
 
 class SecureBroker:
-    """The super user `admin`, and `alice` and `bob`, who have no rights; passwords are the names reversed."""
+    """The super user `admin`, and `alice` and `bob`, who have no rights; passwords are the names reversed.
+    `admin_first`: `admin` is added before the broker runs, because it lets nobody in without a log-in."""
 
-    def __init__(self, folder: Path, settings: str = "", extra: str = ""):
+    def __init__(self, folder: Path, settings: str = "", extra: str = "", admin_first: bool = False):
         self.folder = folder
         self.data = folder / "data"
         self.audit_log = folder / "audit.jsonl"
@@ -47,8 +48,11 @@ audit_log = "{self.audit_log}"
 {extra}
 """)
         self.mqtt = self.kafka = self.http = Address("127.0.0.1", 0)
+        if admin_first:
+            command = [str(binary()), "user", "add", "admin", "--data", str(self.data)]
+            subprocess.run(command, input="nimda", text=True, capture_output=True, timeout=DEADLINE_S, check=True)
         self.start()
-        for name in USERS:
+        for name in USERS[1:] if admin_first else USERS:
             self.tool("user", "add", name, stdin=name[::-1])
         # As soon as there is a rule, what no rule allows is denied.
         self.rule("--user", "nobody", "--allow", "publish", "mqtt:nothing")

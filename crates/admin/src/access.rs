@@ -249,12 +249,13 @@ async fn verify(
 ) -> Result<Identity, Problem> {
     let (sender, receiver) = oneshot::channel();
     let (user, password) = (user.into(), password.into());
-    let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL };
+    let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL, client_id: None };
     // The receiver is gone if the client has disconnected.
     security.log_in(log_in, Box::new(move |result| drop(sender.send(result))));
     match receiver.await {
         Ok(LogInResult::Accepted(identity)) => Ok(identity),
         Ok(LogInResult::Rejected) => Err(Problem::log_in()),
+        Ok(LogInResult::Unavailable) => Err(Problem::log_in_unavailable()),
         Ok(LogInResult::Busy) | Err(_) => Err(Problem::log_in_limited()),
     }
 }

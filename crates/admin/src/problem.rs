@@ -112,6 +112,12 @@ impl Problem {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "log-ins", detail)
     }
 
+    /// The service that decides log-ins does not answer.
+    pub(crate) fn log_in_unavailable() -> Self {
+        let detail = "the service that decides log-ins does not answer (log_in_hook.url)";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "log-in-unavailable", detail)
+    }
+
     /// The user has sent too many requests.
     pub(crate) fn over_quota(wait_ms: u64) -> Self {
         let detail =

@@ -141,7 +141,8 @@ impl Host {
         for (id, at_ms) in uses {
             published.api_key_uses().restore(id, at_ms);
         }
-        let pool = Pool::start(limits.threads, limits.waiting_max).map_err(|error| system(&error))?;
+        let pool =
+            Pool::start("log-in", limits.threads, limits.waiting_max).map_err(|error| system(&error))?;
         let (edits, commands) = sync_channel(EDITS_MAX);
         let mut writer = Writer { store, log, published: Arc::clone(&published), audit: audit.clone() };
         std::thread::Builder::new()
@@ -180,6 +181,14 @@ impl Authenticator for Host {
             }
             let work = move |reply: &SharedReply<LogInResult>| shared.verify_token(&tokens, log_in, reply);
             return submit(|job| self.pool.submit(job), &reply, LogInResult::Busy, work);
+        }
+        if let Some(hook) = shared.hook(&log_in) {
+            if shared.is_limited(&log_in) {
+                return reply.answer(LogInResult::Busy);
+            }
+            let asked = Arc::clone(&hook);
+            let work = move |reply: &SharedReply<LogInResult>| reply.answer(shared.ask_hook(&asked, &log_in));
+            return submit(|job| hook.submit(job), &reply, LogInResult::Busy, work);
         }
         if let Some(result) = self.log_ins.decide_at_once(&log_in) {
             return reply.answer(result);
@@ -322,6 +331,7 @@ mod tests {
             certified: Certified::default(),
             address: None,
             protocol: "mqtt",
+            client_id: None,
         };
         host.log_in(log_in, Box::new(move |result| sender.send(result).unwrap()));
         receiver.recv().unwrap()
@@ -446,6 +456,7 @@ mod tests {
                 certified: Certified::default(),
                 address: Some([192, 0, 2, last].into()),
                 protocol: "mqtt",
+                client_id: None,
             };
             host.log_in(log_in, Box::new(move |result| sender.send(result).unwrap()));
             receiver.recv().unwrap()

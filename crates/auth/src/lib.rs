@@ -22,6 +22,8 @@
 //! | `log_ins.rs` | deciding log-ins |
 //! | `providers.rs` | where users come from besides the user store, and in which order |
 //! | `certificate.rs` | users of client certificates |
+//! | `hook.rs` | an HTTP service that decides log-ins |
+//! | `http_client.rs` | a client of one HTTP service |
 //! | `jwt/` | tokens: their keys, and how these change; verifying one token, and what its claims say |
 //! | `reply.rs` | a reply that two may give |
 //! | `verifier.rs` | the threads that hash passwords |
@@ -34,7 +36,9 @@ mod audit;
 mod certificate;
 mod changes;
 mod failures;
+mod hook;
 mod host;
+mod http_client;
 mod jwt;
 mod log_ins;
 mod providers;
@@ -44,6 +48,7 @@ mod verifier;
 mod writer;
 
 pub use certificate::{CertificateName, CertificateUsers, WithPassword};
+pub use hook::{Hook, HookSettings};
 pub use host::{Host, Limits, OpenError};
 pub use jwt::{TokenRules, TokenSettings, Tokens};
 pub use providers::Providers;

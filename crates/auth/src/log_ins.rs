@@ -1,6 +1,7 @@
 //! Log-ins: what a client presents, decided by the provider whose turn it is (`providers.rs`).
 //!
-//! Certificates and API keys are decided at once. Passwords and tokens are verified on threads, so that no shard waits.
+//! Certificates and API keys are decided at once. Passwords and tokens are verified on threads, so that no shard waits;
+//! the hook has threads of its own, so that a slow one delays its own users only.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -14,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::audit::{Audit, cut};
 use crate::certificate::{Names, WithPassword};
 use crate::failures::Failures;
+use crate::hook::{Answer, Hook};
 use crate::jwt::{Refusal, TokenUser, Tokens, is_token};
 use crate::providers::Providers;
 use crate::reply::{SharedReply, submit};
@@ -24,6 +26,8 @@ use crate::verifier::verify;
 pub(crate) const ACCEPTED: &str = "log-in";
 /// Event of the audit log: a log-in that was refused.
 pub(crate) const FAILED: &str = "log-in-failed";
+/// Event of the audit log: a log-in that nobody could decide, because the hook did not answer.
+const UNAVAILABLE: &str = "log-in-unavailable";
 /// Event of the audit log: a log-in that was refused unverified, after too many failures.
 pub(crate) const LIMITED: &str = "log-in-limited";
 
@@ -199,6 +203,38 @@ impl LogIns {
         let identity =
             Identity { principal: Principal::User(Arc::clone(&user)), proof: Some(Arc::new(proof)) };
         let is_admitted = self.published.state().admits(&identity.principal, identity.proof.as_deref());
+        let identity = log_in.certified.confirm(identity).filter(|_| is_admitted);
+        self.audit(&attempt, if identity.is_some() { ACCEPTED } else { FAILED });
+        identity.map_or(LogInResult::Rejected, LogInResult::Accepted)
+    }
+
+    /// The hook, if it decides this log-in: the user store does not have the user.
+    pub(crate) fn hook(&self, log_in: &LogIn) -> Option<Arc<Hook>> {
+        self.providers.hook.clone().filter(|_| self.published.state().user(&log_in.user).is_none())
+    }
+
+    /// Asks the hook, and waits for its answer.
+    pub(crate) fn ask_hook(&self, hook: &Hook, log_in: &LogIn) -> LogInResult {
+        // Others that were asked before may have failed in the meantime.
+        if self.is_limited(log_in) {
+            return LogInResult::Busy;
+        }
+        let attempt = attempt_of(log_in);
+        let proof = match hook.ask(log_in) {
+            Answer::Allowed(proof) => proof,
+            Answer::Unavailable => {
+                self.audit(&attempt, UNAVAILABLE);
+                return LogInResult::Unavailable;
+            }
+            Answer::Denied => {
+                self.failures().count(attempt.user, attempt.address, Instant::now());
+                self.audit(&attempt, FAILED);
+                return LogInResult::Rejected;
+            }
+        };
+        let principal = Principal::User(Arc::clone(&log_in.user));
+        let is_admitted = self.published.state().admits(&principal, Some(&proof));
+        let identity = Identity { principal, proof: Some(proof) };
         let identity = log_in.certified.confirm(identity).filter(|_| is_admitted);
         self.audit(&attempt, if identity.is_some() { ACCEPTED } else { FAILED });
         identity.map_or(LogInResult::Rejected, LogInResult::Accepted)

@@ -7,12 +7,14 @@
 //! | certificate | a user that the certificate names | a certificate that names none, a disabled user | no certificate, a listener that takes no users from them; a password, if that decides |
 //! | API key | the user of a key | a key that is unknown, wrong or expired, or of another user; a disabled user | a password that has not the form of a key |
 //! | token | a user of a valid token | a token that is not valid, a disabled user | a password that has not the form of a token |
-//! | user store | the password of a user | everything else | nothing |
+//! | user store | the password of a user | another password of a user, a disabled user | a name that is no user's, if there is a hook |
+//! | hook | a log-in that the HTTP service allows | everybody else; everybody while it does not answer | nothing |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::certificate::CertificateUsers;
+use crate::hook::Hook;
 use crate::jwt::Tokens;
 
 /// Where users come from besides the user store.
@@ -22,11 +24,13 @@ pub struct Providers {
     pub certificates: BTreeMap<String, CertificateUsers>,
     /// Tokens, if any are accepted.
     pub tokens: Option<Arc<Tokens>>,
+    /// The service that decides log-ins of users that the user store does not have.
+    pub hook: Option<Arc<Hook>>,
 }
 
 impl Providers {
     /// Whether any names users.
     pub(crate) fn have_users(&self) -> bool {
-        !self.certificates.is_empty() || self.tokens.is_some()
+        !self.certificates.is_empty() || self.tokens.is_some() || self.hook.is_some()
     }
 }

@@ -20,16 +20,16 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Starts `threads` threads, for which up to `waiting_max` jobs wait.
+    /// Starts `threads` threads of this name, for which up to `waiting_max` jobs wait.
     ///
     /// # Errors
     /// A thread does not start.
-    pub(crate) fn start(threads: usize, waiting_max: usize) -> io::Result<Self> {
+    pub(crate) fn start(name: &str, threads: usize, waiting_max: usize) -> io::Result<Self> {
         let (jobs, receiver) = sync_channel::<Job>(waiting_max);
         let receiver = Arc::new(Mutex::new(receiver));
         for number in 0..threads {
             let receiver = Arc::clone(&receiver);
-            let name = format!("log-in-{number}");
+            let name = format!("{name}-{number}");
             std::thread::Builder::new().name(name).spawn(move || run_jobs(&receiver))?;
         }
         Ok(Self { jobs })
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_pool_runs_jobs_and_bounds_those_that_wait() {
-        let pool = Pool::start(1, 2).unwrap();
+        let pool = Pool::start("test", 1, 2).unwrap();
         let (release, blocked) = channel::<()>();
         let (done, finished) = channel();
         let (started, is_running) = channel();

@@ -18,6 +18,7 @@ use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt,
 use crate::cli::{ServeArgs, Setting};
 use crate::jwt::JwtConfig;
 use crate::listener_section::{self, ListenerSection, check_listeners};
+use crate::log_in_hook::LogInHookConfig;
 use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
 use crate::security::SecurityConfig;
@@ -263,6 +264,7 @@ pub(crate) struct Config {
     pub(crate) queues: QueuesConfig,
     pub(crate) security: SecurityConfig,
     pub(crate) jwt: JwtConfig,
+    pub(crate) log_in_hook: LogInHookConfig,
     pub(crate) listener: Vec<ListenerSection>,
     pub(crate) queue: Vec<DeclaredQueue>,
     pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
@@ -316,6 +318,7 @@ impl Config {
         checked("security", config.security.check_more())?;
         checked("jwt", config.jwt.check())?;
         checked("jwt", config.jwt.check_more())?;
+        checked("log_in_hook", config.log_in_hook.check())?;
         config.check_tokens()?;
         check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
         check_queues(&config.queue)?;
@@ -443,6 +446,11 @@ pub(crate) fn reference() -> String {
             "jwt",
             "Tokens (JWT) that log clients in, if there is a key. See [security.md](security.md#tokens).",
             JwtConfig::fields(),
+        ),
+        reference_section(
+            "log_in_hook",
+            "An HTTP service that decides log-ins. See [security.md](security.md#log-ins-by-an-http-service).",
+            LogInHookConfig::fields(),
         ),
         listener_section::REFERENCE.to_owned(),
         crate::queues::reference(),

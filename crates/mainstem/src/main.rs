@@ -33,6 +33,7 @@ mod health_store;
 mod jwt;
 mod listener_section;
 mod listeners;
+mod log_in_hook;
 mod memory;
 mod operations;
 mod process_metrics;

@@ -25,6 +25,7 @@ use serde::de::{Error, Visitor};
 
 use crate::jwt::JwtConfig;
 use crate::listener_section::ListenerSection;
+use crate::log_in_hook::LogInHookConfig;
 
 /// Directory of the log in the data directory.
 pub(crate) const STORE: &str = "security";
@@ -152,15 +153,20 @@ impl SecurityConfig {
 /// Where users come from besides the user store.
 ///
 /// # Errors
-/// A message for the user: a listener or a key of tokens is invalid.
-pub(crate) fn providers(listeners: &[ListenerSection], jwt: &JwtConfig) -> Result<Providers, String> {
+/// A message for the user: a listener, a key of tokens or the hook is invalid.
+pub(crate) fn providers(
+    listeners: &[ListenerSection],
+    jwt: &JwtConfig,
+    hook: &LogInHookConfig,
+) -> Result<Providers, String> {
     let mut certificates = BTreeMap::new();
     for section in listeners {
         if let Some(users) = section.certificate_users()? {
             certificates.insert(section.name.clone(), users);
         }
     }
-    Ok(Providers { certificates, tokens: jwt.open()?.map(Arc::new) })
+    let (tokens, hook) = (jwt.open()?.map(Arc::new), hook.open()?.map(Arc::new));
+    Ok(Providers { certificates, tokens, hook })
 }
 
 /// Opens users and rules. `listeners` are the addresses to be served, by name, `kafka` those of Kafka among them.

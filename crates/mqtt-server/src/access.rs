@@ -209,7 +209,7 @@ impl Security {
         self: &Arc<Self>,
         shard: u16,
         conn: ConnId,
-        (user, password): (&str, &[u8]),
+        (client_id, user, password): (&str, &str, &[u8]),
         certified: Certified,
         address: Option<IpAddr>,
     ) {
@@ -224,7 +224,8 @@ impl Security {
             }
         };
         let (user, password) = (user.into(), password.to_vec());
-        let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL };
+        let client_id = (!client_id.is_empty()).then(|| client_id.into());
+        let log_in = LogIn { user, password, certified, address, protocol: PROTOCOL, client_id };
         host.security.log_in(log_in, Box::new(reply));
     }
 

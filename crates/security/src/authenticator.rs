@@ -28,6 +28,8 @@ pub struct LogIn {
     pub address: Option<IpAddr>,
     /// The protocol, for the audit log: `mqtt`, `kafka`, `http`.
     pub protocol: &'static str,
+    /// The client identifier, if the protocol has one, for services that decide log-ins.
+    pub client_id: Option<Arc<str>>,
 }
 
 /// Shows no password.
@@ -58,6 +60,8 @@ pub enum LogInResult {
     Accepted(Identity),
     /// The user is unknown or disabled, or the password is wrong. Nothing tells which.
     Rejected,
+    /// The service that decides log-ins of this user does not answer; try later.
+    Unavailable,
     /// Too many log-ins are waiting, or too many have failed from this address or for this user; try later.
     Busy,
 }

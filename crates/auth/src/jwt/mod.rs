@@ -4,7 +4,6 @@
 //! a key that is not known, but not more often than a bound says. Log-ins with such a token wait on that thread; those
 //! with known keys never wait for a server of keys.
 
-mod fetch;
 mod keys;
 mod token;
 
@@ -15,10 +14,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use self::fetch::Fetcher;
 use self::keys::{Key, of_jwks, of_pem, of_secret};
 pub use self::token::TokenRules;
 pub(crate) use self::token::{Refusal, TokenUser, is_token};
+use crate::http_client::HttpClient;
 use crate::verifier::Job;
 
 /// Log-ins that wait for a key.
@@ -62,7 +61,7 @@ pub struct Tokens {
 
 struct Shared {
     settings: TokenSettings,
-    fetcher: Option<Fetcher>,
+    fetcher: Option<HttpClient>,
     /// The keys of each source; those of a source that fails stay.
     keys: RwLock<Arc<Sources>>,
     logged: Mutex<Option<Instant>>,
@@ -90,7 +89,7 @@ impl Tokens {
     /// A message for the user: a file is invalid, or the thread does not start.
     pub fn open(settings: TokenSettings) -> Result<Self, String> {
         let fetcher = settings.jwks_url.as_deref().map(|url| {
-            Fetcher::new(url, settings.jwks_ca_file.as_deref(), settings.timeout)
+            HttpClient::new(url, settings.jwks_ca_file.as_deref(), settings.timeout)
                 .map_err(|error| format!("jwt.jwks_url: {error}"))
         });
         let (fetcher, logged) = (fetcher.transpose()?, Mutex::default());
@@ -197,7 +196,7 @@ impl Shared {
     fn refresh(&self, failures: &mut Vec<(String, String)>) {
         let mut read = self.read_files();
         if let Some(fetcher) = &self.fetcher {
-            let keys = fetcher.fetch().and_then(|text| of_jwks(&text));
+            let keys = fetcher.get().and_then(|text| of_jwks(&text));
             read.push((format!("jwt.jwks_url: {}", fetcher.url()), keys));
         }
         let known = Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner));

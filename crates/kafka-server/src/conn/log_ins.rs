@@ -30,6 +30,8 @@ use crate::timer::Timer;
 
 /// The message of a log-in that is not verified, because of others.
 const BUSY: &str = "Authentication failed: too many log-ins are in progress or have failed, try again later";
+const UNAVAILABLE: &str =
+    "Authentication failed: the service that decides log-ins does not answer, try again later";
 /// Cost of a token of SCRAM in units of the turn's budget: a few computations of HMAC.
 const TOKEN_UNITS: u32 = 100;
 
@@ -171,11 +173,12 @@ impl Connections {
             return self.on_failure(env, io, &reply, Failure::Credentials);
         };
         let conn = self.get_mut(caller.conn)?;
-        let address = conn.peer;
+        let (address, client_id) = (conn.peer, conn.client_id.clone());
         let LogIn::Exchanging(exchanging) = &mut conn.log_in else { return None };
         exchanging.waiting = Some(reply);
         let password = password.as_bytes().to_vec();
-        let log_in = PasswordLogIn { user: user.into(), password, certified, address, protocol: PROTOCOL };
+        let user = user.into();
+        let log_in = PasswordLogIn { user, password, certified, address, protocol: PROTOCOL, client_id };
         let (me, shared) = (env.me(), Arc::clone(env.shared()));
         let on_result =
             move |result| shared.security_replies.push(me, SecurityReply::LogIn { caller, result });
@@ -195,10 +198,11 @@ impl Connections {
         let reply = exchanging.waiting.take()?;
         let step = match result {
             LogInResult::Busy => return self.fail_log_in(env, io, &reply, BUSY),
+            LogInResult::Unavailable => return self.fail_log_in(env, io, &reply, UNAVAILABLE),
             result => {
                 exchanging.identity = match result {
                     LogInResult::Accepted(identity) => Some(identity),
-                    LogInResult::Rejected | LogInResult::Busy => None,
+                    LogInResult::Rejected | LogInResult::Busy | LogInResult::Unavailable => None,
                 };
                 let user = exchanging.identity.as_ref().and_then(Identity::user);
                 if exchanging.mechanism == Mechanism::OauthBearer {

@@ -61,6 +61,7 @@ impl Shard {
             LogInState::Over(LogInResult::Accepted(identity)) => return Ok(LoggedIn::As(identity)),
             LogInState::Over(LogInResult::Rejected) => return Err(ReasonCode::BadUserNameOrPassword),
             LogInState::Over(LogInResult::Busy) => return Err(ReasonCode::ServerBusy),
+            LogInState::Over(LogInResult::Unavailable) => return Err(ReasonCode::ServerUnavailable),
             LogInState::None => {}
         }
         let Some(state) = self.shared.security.state() else {
@@ -82,7 +83,8 @@ impl Shard {
             return anonymous.map(LoggedIn::As).ok_or(ReasonCode::NotAuthorized);
         }
         self.connections.set_log_in(conn, LogInState::Waiting);
-        let credentials = (connect.username.unwrap_or_default(), connect.password.unwrap_or_default());
+        let (user, password) = (connect.username.unwrap_or_default(), connect.password.unwrap_or_default());
+        let credentials = (connect.client_id, user, password);
         self.shared.security.log_in(self.me, conn, credentials, certified, address);
         Ok(LoggedIn::NotYet)
     }

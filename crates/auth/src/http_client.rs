@@ -1,4 +1,8 @@
-//! Fetches a JSON Web Key set from its URL.
+//! A client of one HTTP service: of one that publishes the keys of tokens, or of one that decides log-ins.
+//!
+//! Whoever can read or change what goes between would let anybody in, or learn passwords. So a URL is used only with
+//! TLS or on this machine, redirects are not followed, the proxy of the environment is ignored, and what a response may
+//! contain and how long it may take is bounded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,52 +10,72 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use ureq::Agent;
+use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
 
 /// Largest response, bytes.
 const RESPONSE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// An HTTP client for one URL.
 #[derive(Debug)]
-pub(super) struct Fetcher {
+pub(crate) struct HttpClient {
     agent: Agent,
     url: String,
 }
 
-impl Fetcher {
+impl HttpClient {
     /// # Errors
     /// The URL is not safe, or the file of authorities is invalid.
-    pub(super) fn new(url: &str, ca_file: Option<&Path>, timeout: Duration) -> Result<Self, String> {
+    pub(crate) fn new(url: &str, ca_file: Option<&Path>, timeout: Duration) -> Result<Self, String> {
         if !is_safe(url) {
             return Err(
-                "expected https:// without a user, or http:// on this machine: keys that somebody on the way replaces \
-                        would let everyone in"
+                "expected https:// without a user, or http:// on this machine: whoever is on the way could let anybody \
+                 in"
                     .to_owned(),
             );
         }
         // Redirects could lead to a URL that is not safe.
-        let mut config = Agent::config_builder().proxy(None).max_redirects(0).timeout_global(Some(timeout));
+        let mut config = Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .timeout_global(Some(timeout));
         if url.starts_with("https://") {
             config = config.tls_config(tls(ca_file)?);
         }
         Ok(Self { agent: config.build().into(), url: url.to_owned() })
     }
 
-    pub(super) fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// # Errors
     /// There is no response with status 200 in time.
-    pub(super) fn fetch(&self) -> Result<Vec<u8>, String> {
-        let mut response = self.agent.get(&self.url).call().map_err(|error| error.to_string())?;
-        if response.status() != 200 {
-            return Err(format!("the answer has the status {}", response.status()));
-        }
-        let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX);
-        body.read_to_vec().map_err(|error| error.to_string())
+    pub(crate) fn get(&self) -> Result<Vec<u8>, String> {
+        let (status, body) = read(self.agent.get(&self.url).call())?;
+        if status == 200 { Ok(body) } else { Err(format!("the answer has the status {status}")) }
     }
+
+    /// Posts JSON. Returns the status of the response, and its body.
+    ///
+    /// # Errors
+    /// There is no response in time.
+    pub(crate) fn post(&self, json: &str, authorization: Option<&str>) -> Result<(u16, Vec<u8>), String> {
+        let mut request = self.agent.post(&self.url).header("Content-Type", "application/json");
+        if let Some(value) = authorization {
+            request = request.header("Authorization", value);
+        }
+        read(request.send(json))
+    }
+}
+
+fn read(response: Result<Response<Body>, ureq::Error>) -> Result<(u16, Vec<u8>), String> {
+    let mut response = response.map_err(|error| error.to_string())?;
+    let status = response.status().as_u16();
+    let body = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX);
+    Ok((status, body.read_to_vec().map_err(|error| error.to_string())?))
 }
 
 fn is_safe(url: &str) -> bool {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use mainstem_log::LogId;
 
-use crate::commit::Group;
 use crate::deferred::Deferred;
+use crate::group::Group;
 
 /// Maximum number of logs with directory changes or removals per group. Each costs the disk some milliseconds, for
 /// which all other logs wait.
@@ -118,8 +118,8 @@ mod tests {
     use mainstem_log::Ticket;
 
     use super::*;
-    use crate::commit::Ack;
     use crate::deferred::CheckpointRequest;
+    use crate::group::Ack;
     use crate::log_dir::LogDir;
     use crate::new_log::NewLog;
     use crate::scan::Place;

@@ -14,7 +14,8 @@ use std::path::Path;
 use mainstem_log::{Batch, Options, Records};
 
 use crate::cleaning::{Cleaning, Compaction, Output, Phase};
-use crate::disk::{Disk, Failure};
+use crate::disk::Disk;
+use crate::failure::Failure;
 use crate::filter::{Filter, decompressed};
 use crate::fs::{Fs, Mode};
 use crate::index::Index;

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use mainstem_log::{Error, LogId, Options, State};
 
-use crate::commit::{Ack, DirSync};
-use crate::disk::{Disk, store_error};
+use crate::disk::Disk;
+use crate::failure::store_error;
+use crate::group::{Ack, DirSync};
 use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::new_log::NewLog;

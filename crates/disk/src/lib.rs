@@ -45,11 +45,11 @@
 //! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `tail.rs` | the newest entries, in memory |
-//! | `commit.rs`, `deferred.rs` | group commit, and its work after acknowledgements |
+//! | `group.rs`, `commit.rs`, `deferred.rs` | what the committer is given, group commit, its work after acknowledgements |
 //! | `queue.rs`, `backlog.rs` | the channel between a shard and its committer; the order of the committer's work |
 //! | `next_file.rs`, `roller.rs` | the file of a log's next segment, created in advance; how a log gets it |
 //! | `journal.rs` | small writes of many logs in one sync |
-//! | `files.rs`, `name.rs`, `settings.rs` | open files, file names, settings |
+//! | `files.rs`, `name.rs`, `settings.rs`, `failure.rs` | open files, file names, settings, why a write fails |
 //! | `fs.rs`, `mapped.rs` | the file system interface, and mapped writes |
 //! | `fault.rs` | the fault injector |
 
@@ -62,10 +62,12 @@ mod creation;
 mod cursors;
 mod deferred;
 mod disk;
+mod failure;
 pub mod fault;
 mod files;
 mod filter;
 mod fs;
+mod group;
 mod index;
 mod journal;
 mod keys;

@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 use mainstem_log::LogId;
 
 use crate::backlog::Backlog;
-use crate::commit::{Group, Report, Syncer};
+use crate::commit::{Report, Syncer};
+use crate::group::Group;
 use crate::settings::Committer;
 
 /// The shard's end of the queue.

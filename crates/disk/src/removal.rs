@@ -3,7 +3,8 @@
 use std::io;
 
 use crate::deferred::SealedIndex;
-use crate::disk::{Disk, Failure};
+use crate::disk::Disk;
+use crate::failure::Failure;
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::log_dir::LogDir;

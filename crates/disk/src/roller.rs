@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use mainstem_log::Options;
 
-use crate::commit::Group;
 use crate::deferred::Deferred;
 use crate::disk::Disk;
+use crate::group::Group;
 use crate::log_dir::LogDir;
 use crate::next_file::{Created, NextFile};
 use crate::space::STEP_MIN;

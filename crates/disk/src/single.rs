@@ -12,10 +12,11 @@ use std::io;
 use mainstem_log::{BatchHeader, Durability, Error, Options, State, Ticket, ValidBatch};
 
 use crate::cleaning::Cleaning;
-use crate::commit::Ack;
 use crate::compact::Compactor;
 use crate::deferred::SealedIndex;
-use crate::disk::{Disk, Failure};
+use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::group::Ack;
 use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::log_start::LogStart;

@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Range;
 
-use crate::disk::Failure;
+use crate::failure::Failure;
 use crate::fs::File;
 
 /// Minimum reservation step, bytes. A step is as large as the segment, within these bounds.

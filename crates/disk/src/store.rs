@@ -16,10 +16,12 @@ use mainstem_log::{
 };
 
 use crate::checkpoint::{self, Checkpoint, Loaded};
-use crate::commit::{Group, Syncer, remove_dir};
-use crate::disk::{Disk, Failure, store_error};
+use crate::commit::{Syncer, remove_dir};
+use crate::disk::Disk;
+use crate::failure::{Failure, store_error};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
+use crate::group::Group;
 use crate::journal::{self, Journal};
 use crate::name;
 use crate::next_file::NextFiles;

@@ -2,7 +2,7 @@
 
 use mainstem_log::{Error, LogId, Ticket};
 
-use crate::commit::Ack;
+use crate::group::Ack;
 use crate::scan::Place;
 
 /// Tickets of a log that are not complete.

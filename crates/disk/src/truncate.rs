@@ -5,7 +5,8 @@
 
 use std::io;
 
-use crate::disk::{Disk, Failure};
+use crate::disk::Disk;
+use crate::failure::Failure;
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::removal::{forget_journal, forget_unsealed, remove_segment};

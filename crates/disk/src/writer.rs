@@ -10,7 +10,8 @@ use std::sync::Arc;
 use mainstem_log::{Durability, Options};
 
 use crate::deferred::Reservation;
-use crate::disk::{Disk, Failure};
+use crate::disk::Disk;
+use crate::failure::Failure;
 use crate::files::Range;
 use crate::fs::File;
 use crate::log_dir::LogDir;

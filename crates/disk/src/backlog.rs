@@ -40,7 +40,7 @@ impl Backlog {
 
     /// Adds a group that was submitted after all others.
     pub(crate) fn add(&mut self, group: Group) {
-        let Group { dirs, ranges, acks, mut deferred } = group;
+        let Group { dirs, ranges, acks, retries, mut deferred } = group;
         for (log, name) in std::mem::take(&mut deferred.removals) {
             // Nobody waits for what else was submitted for the log.
             self.deferred.forget_log(log);
@@ -50,6 +50,9 @@ impl Backlog {
         }
         for (log, names) in dirs {
             self.changing.entry(log).or_default().change_dir(log, names);
+        }
+        for log in retries {
+            self.changing.entry(log).or_default().retry(log);
         }
         for (key, range) in ranges {
             if range.is_closed {

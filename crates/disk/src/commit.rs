@@ -13,12 +13,14 @@ use mainstem_log::{Error, LogId};
 
 use crate::checkpoint;
 use crate::deferred::{CheckpointRequest, Deferred, Removals, SealedIndex};
+use crate::failure::Failure;
 use crate::files::Range;
 use crate::fs::Fs;
 use crate::group::{Ack, DirSync, Group};
 use crate::index;
 use crate::journal::{Journal, JournalError};
 use crate::name;
+use crate::refused_names::RefusedNames;
 use crate::scan::Place;
 
 /// Maximum bytes of one segment that go through the journal. Beyond it, writing them twice costs more than a
@@ -39,17 +41,20 @@ pub(crate) struct Report {
     pub(crate) checkpoint: Option<u64>,
     /// Logs whose files were created, or could not be.
     pub(crate) created: Vec<LogId>,
+    /// Logs whose next segment cannot get its name now, and why.
+    pub(crate) refused: Vec<(LogId, Error)>,
 }
 
 impl Report {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { acks, broken, stalled, removed, checkpoint, created } = self;
+        let Self { acks, broken, stalled, removed, checkpoint, created, refused } = self;
         acks.is_empty()
             && broken.is_empty()
             && stalled.is_empty()
             && removed.is_empty()
             && checkpoint.is_none()
             && created.is_empty()
+            && refused.is_empty()
     }
 
     pub(crate) fn append(&mut self, later: &mut Self) {
@@ -59,6 +64,7 @@ impl Report {
         self.removed.append(&mut later.removed);
         self.checkpoint = later.checkpoint.or(self.checkpoint);
         self.created.append(&mut later.created);
+        self.refused.append(&mut later.refused);
     }
 }
 
@@ -75,12 +81,14 @@ pub(crate) struct Syncer {
     journaled_max: usize,
     /// Removals of old segments.
     removals: Removals,
+    pub(crate) refused_names: RefusedNames,
 }
 
 impl Syncer {
     pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, journal: Journal, journaled_max: usize) -> Self {
         let (broken, newly_broken) = (BTreeSet::new(), Vec::new());
-        Self { fs, dir, journal, broken, newly_broken, journaled_max, removals: Removals::default() }
+        let (removals, refused_names) = (Removals::default(), RefusedNames::default());
+        Self { fs, dir, journal, broken, newly_broken, journaled_max, removals, refused_names }
     }
 
     /// Makes a group durable. Returns its acks and the deferred work.
@@ -88,7 +96,11 @@ impl Syncer {
     /// Large ranges and a single small range sync their segments directly. Two or more small ranges go into the journal
     /// together, with one sync.
     pub(crate) fn run(&mut self, group: Group) -> (Vec<Ack>, Deferred) {
-        self.sync_dirs(&group.dirs);
+        let mut group = self.refused_names.divide(group);
+        let refused = self.sync_dirs(&mut group.dirs);
+        if !refused.is_empty() {
+            group = self.refused_names.refuse(refused, group);
+        }
         let is_small = |range: &&Range| !range.is_closed && range.to - range.from <= JOURNALED_BYTES_MAX;
         let live = group.ranges.values().filter(|range| !self.broken.contains(&range.key.0));
         let (mut small, mut direct): (Vec<&Range>, Vec<&Range>) = live.partition(is_small);
@@ -116,7 +128,8 @@ impl Syncer {
         (acks, group.deferred)
     }
 
-    fn sync_dirs(&mut self, dirs: &BTreeMap<LogId, DirSync>) {
+    /// Returns the logs whose segments cannot get their names now.
+    fn sync_dirs(&mut self, dirs: &mut BTreeMap<LogId, DirSync>) -> Vec<(LogId, Error)> {
         if dirs.values().any(|names| names.is_new)
             && let Err(error) = self.fs.sync_dir(&self.dir)
         {
@@ -124,13 +137,18 @@ impl Syncer {
                 self.fail(*log, &error);
             }
         }
+        let mut refused = Vec::new();
         for (log, names) in dirs {
-            if !self.broken.contains(log)
-                && let Err(error) = names.name_segments(&*self.fs).and_then(|()| self.fs.sync_dir(&names.dir))
-            {
-                self.fail(*log, &error);
+            if self.broken.contains(log) {
+                continue;
+            }
+            match names.name_segments(&*self.fs) {
+                Ok(()) => {}
+                Err(Failure::Full(error)) => refused.push((*log, error)),
+                Err(Failure::Broken(error)) => self.fail(*log, &error),
             }
         }
+        refused
     }
 
     /// Runs the deferred part of a group. Returns what the shard should know of it.
@@ -184,6 +202,7 @@ impl Syncer {
             }
         }
         report.broken = self.newly_broken();
+        report.refused = self.refused_names.take_unreported();
         report
     }
 
@@ -193,6 +212,7 @@ impl Syncer {
             self.journal.sync_log(*log).map_err(|(_, error)| error)?;
             self.broken.remove(log);
             self.removals.forget(*log);
+            drop(self.refused_names.take(*log));
         }
         let names: Vec<&str> = removals.values().map(|name| &**name).collect();
         self.discard(&names)

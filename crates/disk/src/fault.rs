@@ -43,6 +43,9 @@ pub struct Plan {
     pub failing_read: Option<u64>,
     /// The call that creates, removes or renames an entry and fails.
     pub failing_name: Option<u64>,
+    /// How many calls to [`Fs::rename`](crate::fs::Fs::rename) fail for lack of space in the directory, from the first
+    /// on.
+    pub full_renames: u64,
     /// Maximum total size of all files, bytes.
     pub space_bytes: Option<u64>,
 }
@@ -55,6 +58,7 @@ struct Calls {
     syncs: u64,
     reads: u64,
     names: u64,
+    renames: u64,
 }
 
 /// Kind of a call.
@@ -137,6 +141,11 @@ impl FaultFs {
     /// Number of changes since the plan was set, including failed ones.
     pub fn changes(&self) -> u64 {
         self.disk().calls.changes
+    }
+
+    /// Number of renames since the plan was set, including failed ones.
+    pub fn renames(&self) -> u64 {
+        self.disk().calls.renames
     }
 
     /// Whether the planned crash has happened.

@@ -3,14 +3,14 @@
 //! A group has one range per segment, however often the segment was written, and one report per log where nothing
 //! tells two of them apart. So its size depends on the logs in it, not on the turns that it covers.
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{Error, LogId, Ticket};
 
 use crate::deferred::Deferred;
+use crate::failure::{Failure, store_error};
 use crate::files::{Range, SegmentKey};
 use crate::fs::Fs;
 use crate::index::Index;
@@ -64,29 +64,47 @@ pub(crate) struct Group {
     pub(crate) dirs: BTreeMap<LogId, DirSync>,
     pub(crate) ranges: BTreeMap<SegmentKey, Range>,
     pub(crate) acks: Vec<Ack>,
+    /// Logs whose segments are to get their names after all.
+    pub(crate) retries: BTreeSet<LogId>,
     pub(crate) deferred: Deferred,
 }
 
 impl DirSync {
-    /// Gives files the names of segments.
-    pub(crate) fn name_segments(&self, fs: &dyn Fs) -> io::Result<()> {
+    /// Gives files the names of segments, and syncs the directory.
+    ///
+    /// # Errors
+    /// [`Failure::Full`]: the segments that are left have no names yet, and may get them later.
+    pub(crate) fn name_segments(&mut self, fs: &dyn Fs) -> Result<(), Failure> {
+        let sync = |dir: &Path| {
+            fs.sync_dir(dir).map_err(|error| match store_error(&error) {
+                // The directory could not be opened. Any other failed sync cannot be repeated.
+                Error::TooManyFiles => Failure::Full(Error::TooManyFiles),
+                _ => Failure::Broken(error),
+            })
+        };
         if self.is_new && !self.segments.is_empty() {
             // The second segment must not become durable before the first one.
-            fs.sync_dir(&self.dir)?;
+            sync(&self.dir)?;
         }
-        for (base, path) in &self.segments {
+        while let Some((base, path)) = self.segments.first() {
             // Left by an append that was rolled back.
-            Index::remove(fs, &self.dir.join(name::index(*base)))?;
+            Index::remove(fs, &self.dir.join(name::index(*base))).map_err(Failure::Broken)?;
             fs.rename(path, &self.dir.join(name::segment(*base)))?;
+            self.segments.remove(0);
         }
-        Ok(())
+        sync(&self.dir)
     }
 }
 
 impl Group {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { dirs, ranges, acks, deferred } = self;
-        dirs.is_empty() && ranges.is_empty() && acks.is_empty() && deferred.is_empty()
+        let Self { dirs, ranges, acks, retries, deferred } = self;
+        dirs.is_empty() && ranges.is_empty() && acks.is_empty() && retries.is_empty() && deferred.is_empty()
+    }
+
+    /// Lets the committer try again to name the segments of a log.
+    pub(crate) fn retry(&mut self, log: LogId) {
+        self.retries.insert(log);
     }
 
     /// Gives the file at `path` the name of the segment with base offset `base`.
@@ -102,9 +120,15 @@ impl Group {
         Some(segments.remove(at).1)
     }
 
+    /// Base offset of the newest segment of a log that gets its name with this group.
+    pub(crate) fn newest_unnamed(&self, log: LogId) -> Option<u64> {
+        self.dirs.get(&log)?.segments.last().map(|(base, _)| *base)
+    }
+
     /// Schedules the removal of a log and drops its unsubmitted writes.
     pub(crate) fn remove(&mut self, log: LogId, name: Arc<str>) {
         self.dirs.remove(&log);
+        self.retries.remove(&log);
         self.ranges.retain(|(owner, _), _| *owner != log);
         self.acks.retain(|ack| ack.log != log);
         self.deferred.forget_log(log);
@@ -165,6 +189,7 @@ impl Group {
         for ack in later.acks {
             self.acknowledge(ack);
         }
+        self.retries.extend(later.retries);
         self.deferred.merge(later.deferred);
     }
 }

@@ -19,7 +19,8 @@
 //!   rename, remove and sync no file on the caller's thread, except after a failed write. If a segment grows to twice
 //!   its size before the next file is created, they wait for the committer. Beyond 16 MiB of appends to logs whose
 //!   first file does not exist yet, they create such files.
-//! - Nothing in a file is acknowledged before the file has the name of a segment.
+//! - Nothing in a file is acknowledged before the file has the name of a segment. If the directory has no space for the
+//!   name, the log refuses appends until it has.
 //! - A segment is written from front to back, into zeros. Bytes after the log end are zero, or are truncated before
 //!   the next write to the log.
 //! - With the inline committer, identical calls produce identical file system calls in the same order.
@@ -48,6 +49,7 @@
 //! | `group.rs`, `commit.rs`, `deferred.rs` | what the committer is given, group commit, its work after acknowledgements |
 //! | `queue.rs`, `backlog.rs` | the channel between a shard and its committer; the order of the committer's work |
 //! | `next_file.rs`, `roller.rs` | the file of a log's next segment, created in advance; how a log gets it |
+//! | `refused_names.rs` | the work of logs whose next segment has no name for lack of space |
 //! | `journal.rs` | small writes of many logs in one sync |
 //! | `files.rs`, `name.rs`, `settings.rs`, `failure.rs` | open files, file names, settings, why a write fails |
 //! | `fs.rs`, `mapped.rs` | the file system interface, and mapped writes |
@@ -84,6 +86,7 @@ mod queue;
 mod read;
 mod recover;
 mod redo;
+mod refused_names;
 mod removal;
 mod repair;
 mod roller;

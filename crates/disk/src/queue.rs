@@ -185,7 +185,8 @@ impl Shared {
 
             let mut syncer = lock(&self.syncer);
             let (acks, deferred) = syncer.run(group);
-            self.deliver(Report { acks, broken: syncer.newly_broken(), ..Report::default() }, wake);
+            let (broken, refused) = (syncer.newly_broken(), syncer.refused_names.take_unreported());
+            self.deliver(Report { acks, broken, refused, ..Report::default() }, wake);
             self.deliver(syncer.run_deferred(deferred), wake);
             drop(syncer);
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use mainstem_log::Options;
+use mainstem_log::{Error, Options};
 
 use crate::deferred::Deferred;
 use crate::disk::Disk;
@@ -18,6 +18,8 @@ pub(crate) struct Roller {
     next: NextFile,
     /// Base offset of the newest segment that may not have its name yet.
     unnamed: Option<u64>,
+    /// Why it cannot get its name now.
+    refusal: Option<Error>,
 }
 
 impl Roller {
@@ -71,7 +73,29 @@ impl Roller {
 
     /// All segments up to the one with base offset `base` have their names.
     pub(crate) fn mark_named(&mut self, base: u64) {
-        self.unnamed.take_if(|unnamed| *unnamed <= base);
+        self.set_unnamed(self.unnamed.filter(|unnamed| *unnamed > base));
+    }
+
+    /// The newest segment without its name is this one.
+    pub(crate) fn set_unnamed(&mut self, unnamed: Option<u64>) {
+        self.unnamed = unnamed;
+        self.refusal.take_if(|_| unnamed.is_none());
+    }
+
+    /// A segment cannot get its name now. A report about one that was named or removed since does not count.
+    pub(crate) fn refuse(&mut self, error: Error) {
+        self.refusal = Some(error).filter(|_| self.has_unnamed());
+    }
+
+    /// The log is broken: no segment gets its name any more.
+    pub(crate) fn stop(&mut self) {
+        self.refusal = None;
+    }
+
+    /// Why the log accepts no appends until its newest segment has its name.
+    #[inline]
+    pub(crate) fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
     }
 
     /// Whether a segment may not have its name yet. It is lost with the process.

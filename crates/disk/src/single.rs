@@ -87,6 +87,16 @@ impl Log {
         self.roller.has_unnamed()
     }
 
+    /// Why the log accepts no appends until its newest segment has its name.
+    pub(crate) fn refusal(&self) -> Option<&Error> {
+        self.roller.refusal()
+    }
+
+    /// The newest segment cannot get its name now.
+    pub(crate) fn refuse(&mut self, error: Error) {
+        self.roller.refuse(error);
+    }
+
     /// What reading needs.
     #[inline]
     pub(crate) fn reader(&mut self) -> SegmentReader<'_> {
@@ -150,6 +160,9 @@ impl Log {
     pub(crate) fn append(&mut self, disk: &mut Disk, batch: &ValidBatch<'_>) -> Result<u64, Error> {
         if self.state == State::Broken {
             return Err(Error::Broken);
+        }
+        if let Some(refusal) = self.roller.refusal() {
+            return Err(refusal.clone());
         }
         let header = batch.header();
         let len = header.total_bytes as u64;
@@ -315,6 +328,7 @@ impl Log {
 
     /// Makes the log read-only and ends it at the last committed position. Does not change its files.
     pub(crate) fn fail(&mut self) {
+        self.roller.stop();
         self.fail_at(self.positions.committed());
     }
 
@@ -331,13 +345,14 @@ impl Log {
     fn roll_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let has_rolled = place.base < self.positions.head().base;
         // What was submitted names segments, and changes the length of the one that is to be written again.
-        drop(disk.queue.wait_for(Some(self.dir.id())));
-        disk.group.deferred.forget_reservation(self.dir.key(place.base));
-        if has_rolled {
-            self.roller.mark_named(u64::MAX);
-        }
-        // Drop reports that a removed segment is on disk.
         let log = self.dir.id();
+        let waiting = disk.queue.wait_for(Some(log)).refused_names.take(log);
+        if let Some(waiting) = waiting {
+            let later = std::mem::replace(&mut disk.group, waiting);
+            disk.group.merge(later);
+        }
+        disk.group.deferred.forget_reservation(self.dir.key(place.base));
+        // Drop reports that a removed segment is on disk.
         disk.group.acks.retain(|ack| ack.log != log || ack.ticket.is_some() || ack.end <= place);
         while self.segments.len() > 1 && self.segments.newest().base > place.base {
             let base = self.segments.newest().base;
@@ -345,10 +360,11 @@ impl Log {
             disk.files.close(self.dir.key(base));
             disk.group.ranges.remove(&self.dir.key(base));
             disk.group.deferred.reservations.remove(&self.dir.key(base));
-            let unnamed = disk.group.take_segment(self.dir.id(), base);
+            let unnamed = disk.group.take_segment(log, base);
             disk.fs.remove_file(&unnamed.unwrap_or_else(|| self.dir.segment(base)))?;
             disk.fs.sync_dir(self.dir.path())?;
         }
+        self.roller.set_unnamed(disk.group.newest_unnamed(log));
         if has_rolled {
             if let Some(range) = disk.group.ranges.get_mut(&self.dir.key(place.base)) {
                 range.releases_space = false;

@@ -36,6 +36,7 @@ use tail_cache::TailCache;
 
 mod checkpoints;
 mod maintenance;
+mod naming;
 mod opening;
 mod schedule;
 mod tail_cache;
@@ -196,6 +197,8 @@ impl SegmentStore {
     /// Processes the reports of the committer.
     fn process_reports(&mut self) {
         let Some(report) = self.queue.report() else { return };
+        // Before the reports of later attempts that succeeded.
+        self.on_refused(report.refused);
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
             let (before, had_unnamed) =
@@ -223,15 +226,21 @@ impl SegmentStore {
         }
         for log in report.broken {
             if let Some(log) = &mut self.logs[log.0 as usize] {
+                if log.has_unnamed() {
+                    // What waits for the name fails, too.
+                    self.disk.group.retry(log.dir.id());
+                }
                 log.fail();
             }
         }
     }
 
-    /// Submits the current group and waits until the committer has done what concerns this log.
+    /// Submits the current group and waits until the committer has done what concerns this log. If its newest segment
+    /// still cannot get its name, what was submitted since then is not done.
     fn settle(&mut self, log: LogId) {
         loop {
             let has_file = self.has_file(log);
+            self.retry_names(log);
             let group = std::mem::take(&mut self.disk.group);
             self.queue.submit(group);
             drop(self.queue.wait_for(Some(log)));
@@ -294,6 +303,7 @@ impl SegmentStore {
 
     /// Syncs everything and marks the store as cleanly closed.
     fn close(&mut self) -> Result<(), Error> {
+        self.retry_all_names();
         self.commit();
         self.settle_all();
         // Appends that waited for the files of their logs were submitted just now.
@@ -383,7 +393,7 @@ impl LogReader for SegmentStore {
             committed: log.positions.committed().offset.max(log.start.offset()),
             end: log.positions.head().offset,
             bytes: log.segments.bytes(),
-            state: log.state,
+            state: if log.state == State::Ready && log.refusal().is_some() { State::Full } else { log.state },
         }
     }
 
@@ -463,6 +473,9 @@ impl LogAdmin for SegmentStore {
             // Otherwise these offsets could be reused after a crash.
             self.commit();
             self.settle(log);
+            if let Some(refusal) = self.log(log).refusal() {
+                return Err(refusal.clone());
+            }
         }
         self.schedule.set(log, Due::Now);
         let Self { logs, disk, .. } = self;
@@ -489,6 +502,9 @@ impl LogAdmin for SegmentStore {
         let to = open_log(&mut self.logs, log);
         if to.state == State::Broken {
             return Err(Error::Broken);
+        }
+        if let Some(refusal) = to.refusal() {
+            return Err(refusal.clone());
         }
         // Recovery must not rely on data that may be partly removed.
         to.positions.limit_synced(place);

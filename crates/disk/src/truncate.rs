@@ -95,6 +95,11 @@ impl Log {
             // It could not be created, and nothing was acknowledged.
             return true;
         }
+        if let Some(refusal) = self.refusal() {
+            // The file without a name was not acknowledged. Recovery removes it.
+            log::warn!("log {}: not closed cleanly: {refusal}", self.dir.name());
+            return false;
+        }
         let Place { base, position, .. } = self.positions.written();
         let closed = self.dir.file(&mut disk.files, base).and_then(|file| {
             let is_shorter = self.writer.release(&*file, position)?;

@@ -140,8 +140,8 @@ pub enum State {
     /// The log accepts appends.
     #[default]
     Ready,
-    /// The last append failed for lack of space or file descriptors, or the log could not be created. The next one may
-    /// succeed.
+    /// The last append failed for lack of space or file descriptors, or a file of the log could not be created. A later
+    /// one may succeed.
     Full,
     /// A write or sync failed, so the state on disk is unknown. The log is read-only until it is recovered.
     Broken,
@@ -328,7 +328,8 @@ pub trait LogAdmin {
     /// may start at its previous start; offsets are not reused.
     ///
     /// # Errors
-    /// [`Error::System`]; the log starts at `offset` regardless.
+    /// [`Error::System`]; the log starts at `offset` regardless. [`Error::Full`] and [`Error::TooManyFiles`] if the
+    /// records before `offset` cannot become durable now; the log starts where it did.
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error>;
 
     /// Removes every record from `offset` on, committed or not, and waits until the removal is durable. Tickets of the

@@ -93,6 +93,10 @@ impl Fs for FaultFs {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Name, &|| format!("rename {} to {}", from.display(), to.display()))?;
         into_result(fate)?;
+        disk.calls.renames += 1;
+        if disk.calls.renames <= disk.plan.full_renames {
+            return Err(Errno::NOSPC.into());
+        }
         let node = disk.find(from)?;
         let (parent, from) = disk.find_parent(from)?;
         let (other_parent, to) = disk.find_parent(to)?;

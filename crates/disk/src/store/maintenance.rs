@@ -12,6 +12,7 @@ use std::io;
 
 use mainstem_log::{Cleanup, Error, LogId, Maintained, State};
 
+use super::naming::NAME_RETRY_MS;
 use super::schedule::Due;
 use super::{SegmentStore, fail_log, open_log};
 use crate::checkpoint;
@@ -58,14 +59,16 @@ impl SegmentStore {
 
     /// Maintains one log. Returns when its next maintenance is due.
     fn maintain_log(&mut self, log: LogId, unix_ms: u64, units: &mut u32) -> Due {
+        self.retry_names(log);
         let Some(to) = self.logs[log.0 as usize].as_deref_mut() else { return Due::Never };
+        let next_name = to.refusal().map_or(Due::Never, |_| Due::At(unix_ms.saturating_add(NAME_RETRY_MS)));
         if to.state == State::Broken {
-            return Due::Never;
+            return next_name;
         }
         if unix_ms < to.upkeep.retry_ms() {
-            return Due::At(to.upkeep.retry_ms());
+            return next_name.min(Due::At(to.upkeep.retry_ms()));
         }
-        self.try_maintain_log(log, unix_ms, units).unwrap_or_else(|error| {
+        let next = self.try_maintain_log(log, unix_ms, units).unwrap_or_else(|error| {
             let to = open_log(&mut self.logs, log);
             log::warn!(
                 "log {}: maintenance failed: {error}; next attempt in {} s",
@@ -77,21 +80,26 @@ impl SegmentStore {
             to.upkeep.retry_at(retry_ms);
             *units += FILE_UNITS;
             Due::At(retry_ms)
-        })
+        });
+        next.min(next_name)
     }
 
     fn try_maintain_log(&mut self, log: LogId, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
         let Self { logs, disk, .. } = self;
         let to = open_log(logs, log);
         let cleanup = to.options.cleanup;
+        // Retention gives space back. Everything else would take more.
+        let is_refused = to.refusal().is_some();
         let rolled = to.roll_aged(disk, unix_ms, units)?;
         let expired = match cleanup {
             Cleanup::Delete | Cleanup::CompactAndDelete => to.apply_retention(disk, unix_ms, units)?,
             Cleanup::Manual | Cleanup::Compact => Due::Never,
         };
         let compacted = match cleanup {
-            Cleanup::Compact | Cleanup::CompactAndDelete => self.compact_log(log, unix_ms, units)?,
-            Cleanup::Manual | Cleanup::Delete => Due::Never,
+            Cleanup::Compact | Cleanup::CompactAndDelete if !is_refused => {
+                self.compact_log(log, unix_ms, units)?
+            }
+            _ => Due::Never,
         };
         Ok(rolled.min(expired).min(compacted))
     }
@@ -153,7 +161,7 @@ impl Log {
 
     /// Rolls the newest segment if it is old enough. Returns when it will be otherwise.
     fn roll_aged(&mut self, disk: &mut Disk, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
-        if self.positions.head().position == 0 {
+        if self.positions.head().position == 0 || self.refusal().is_some() {
             return Ok(Due::Never);
         }
         let since_ms = self.upkeep.see_newest(unix_ms);

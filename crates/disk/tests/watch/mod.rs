@@ -108,6 +108,7 @@ impl Fs for WatchedFs {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.watch.note("rename", from);
+        self.watch.wait_for_release("rename");
         let is_swap = to.extension().is_some_and(|extension| extension == "swap");
         let mut refused = self.watch.refused_swaps.lock().unwrap();
         if is_swap && *refused > 0 {

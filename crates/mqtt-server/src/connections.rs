@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use mainstem_mqtt::Version;
 use mainstem_mqtt::alias::InboundAliases;
+use mainstem_mqtt::{PacketType, Version};
 use mainstem_quota::ClientQuotas;
 use mainstem_runtime::ConnId;
 use mainstem_security::LogInResult;
@@ -211,6 +211,24 @@ impl Connections {
 
     pub(crate) fn log_in(&self, conn: ConnId) -> LogInState {
         self.conns[conn.slot()].log_in.clone()
+    }
+
+    /// Whether a CONNECT waits for its password to be verified.
+    pub(crate) fn is_logging_in(&self, conn: ConnId) -> bool {
+        matches!(self.conns[conn.slot()].log_in, LogInState::Waiting)
+    }
+
+    /// Whether a packet with this first byte may come on a connection that has had no CONNACK.
+    pub(crate) fn may_come_first(&self, conn: ConnId, first: u8) -> bool {
+        const CONNECT: u8 = PacketType::Connect as u8;
+        const AUTH: u8 = PacketType::Auth as u8;
+        const DISCONNECT: u8 = PacketType::Disconnect as u8;
+        let is_authenticating = self.conns[conn.slot()].authentication.is_some();
+        match first >> 4 {
+            CONNECT => !is_authenticating,
+            AUTH | DISCONNECT => is_authenticating,
+            _ => false,
+        }
     }
 
     /// Begins to handle a CONNECT. Returns false if it is handled again, because it had to wait.

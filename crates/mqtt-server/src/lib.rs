@@ -28,7 +28,8 @@
 //! | `session_host/` | all sessions of a shard: their subscriptions, deliveries, acknowledgements and appends |
 //! | `publisher.rs`, `publication.rs` | publishing; what accompanies a message while it is published |
 //! | `handled.rs` | how a connection continues after a packet, or why it ends |
-//! | `access.rs` | log-ins, and what a session may do |
+//! | `admission/` | which clients are accepted: CONNECT, log-ins, bans, rights, quotas |
+//! | `access.rs` | users and rules as all shards share them, and what a session may do |
 //! | `authentication.rs` | the exchange of an enhanced authentication |
 //! | `flapping.rs` | clients that connect again and again |
 //! | `connections.rs` | connections before and after CONNECT, keep alive, when publishers wait |
@@ -55,6 +56,7 @@
 //! | `config.rs`, `config_value.rs` | settings; values with units and error messages |
 
 mod access;
+mod admission;
 mod authentication;
 mod bridge;
 mod broker_state;

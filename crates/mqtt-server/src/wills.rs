@@ -3,7 +3,9 @@
 //! A journal keeps a will until the published message is durable everywhere, so a crash may publish it twice but never
 //! lose it [MQTT-3.1.2-8].
 
-use crate::message::Message;
+use mainstem_runtime::MemoryMeter;
+
+use crate::message::{Content, Message, SessionKey};
 
 /// A will message, to be published when the client is lost.
 #[derive(Debug)]
@@ -12,6 +14,17 @@ pub(crate) struct Will {
     /// Message Expiry Interval, counted from when the will is published.
     pub(crate) expiry_s: Option<u32>,
     pub(crate) delay_s: u32,
+}
+
+impl Will {
+    /// The will of a CONNECT.
+    pub(crate) fn new(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey, meter: &MemoryMeter) -> Self {
+        Self {
+            message: Message::new(&will_content(will, Some(publisher)), 0, meter),
+            expiry_s: will.properties.message_expiry,
+            delay_s: will.delay_interval.unwrap_or(0),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -87,5 +100,17 @@ impl WillState {
     /// Delay, and the time at which the will is due, of a session whose connection was lost.
     pub(crate) fn schedule(&self) -> Option<(u32, u64)> {
         Some((self.pending.as_ref()?.delay_s, self.due_at_ms?))
+    }
+}
+
+/// The message that the will of a CONNECT is.
+pub(crate) fn will_content<'a>(will: &mainstem_mqtt::Will<'a>, publisher: Option<SessionKey>) -> Content<'a> {
+    Content {
+        qos: will.qos,
+        retain: will.retain,
+        publisher,
+        topic: will.topic,
+        payload: will.payload,
+        properties: will.properties,
     }
 }

@@ -253,6 +253,11 @@ impl Session {
         self.access.as_ref()?.principal().user()
     }
 
+    /// When what proves who its client is ends, Unix time in ms.
+    pub(crate) fn proof_ends_ms(&self) -> Option<u64> {
+        self.access.as_ref()?.identity().expires_ms()
+    }
+
     pub(crate) fn set_access(&mut self, access: Option<Access>) {
         self.access = access.map(Box::new);
     }

@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use mainstem_security::{Identity, Principal, SubscribeDecision};
+use mainstem_security::SubscribeDecision;
 
 use super::SessionHost;
 use crate::access::Access;
-use crate::message::SessionKey;
 
 impl SessionHost {
     /// The rights of a session, renewed if users or rules have changed.
@@ -77,23 +76,6 @@ impl SessionHost {
             log::debug!("client {client_id:?} may not subscribe to {filter:?}");
         }
         decision
-    }
-
-    /// Whether a user may resume or end a session: its own, one of nobody, or any for a super user. With an API key
-    /// that has roles, only sessions that were left with the same key: others may hold messages beyond the roles.
-    pub(crate) fn may_take_over(&mut self, known: SessionKey, identity: &Identity) -> bool {
-        let Identity { principal, proof } = identity;
-        let Some(session) = self.sessions.get(known) else { return true };
-        let is_own = match session.access().map(Access::principal) {
-            None | Some(Principal::Anonymous) => true,
-            Some(owner) => owner == principal,
-        };
-        let Some(state) = self.shared.security.state() else { return is_own };
-        let key_of = |identity: &Identity| identity.proof.as_ref().and_then(|proof| proof.api_key);
-        let is_of_same_key =
-            session.access().is_some_and(|access| key_of(access.identity()) == key_of(identity));
-        let is_own = is_own && (is_of_same_key || !state.is_narrowed(proof.as_deref()));
-        is_own || state.is_super_user(principal, proof.as_deref())
     }
 
     /// Begins to renew the rights of all sessions if users or rules have changed. Returns the slot to begin with, or to

@@ -9,14 +9,13 @@
 //! CONNECT is kept until the exchange ends, and handled then as if it had come with a password that is right. The time
 //! for the whole is that of CONNECT.
 
-use std::sync::Arc;
-
-use mainstem_mqtt::{Auth, Connect, Packet, PacketType, ReasonCode, Version, decode};
+use mainstem_mqtt::{Auth, Connect, Packet, ReasonCode, Version, decode};
 use mainstem_runtime::{ConnId, Io};
-use mainstem_sasl::{Failure, Step};
-use mainstem_security::{CertificateOutcome, Identity, LogInResult, PeerCertificate};
+use mainstem_security::LogInResult;
 
 use super::Shard;
+use super::connect::refusal;
+use crate::admission::{self, Peer, Progress};
 use crate::authentication::Authentication;
 use crate::broker_state::Mail;
 use crate::connections::LogInState;
@@ -27,14 +26,6 @@ const MESSAGE_UNITS: u32 = 100;
 
 /// Largest CONNECT with an authentication method, bytes.
 const CONNECT_BYTES_MAX: usize = 128 * 1024;
-
-/// How far an exchange is.
-enum Progress {
-    /// The client must answer this.
-    Challenge(Vec<u8>),
-    /// The client is this user, and this is the server's last message.
-    Proven(Identity, Vec<u8>),
-}
 
 impl Shard {
     /// Begins the exchange of a CONNECT with an authentication method.
@@ -47,11 +38,11 @@ impl Shard {
     ) -> Handled {
         if frame.len() > CONNECT_BYTES_MAX {
             // It is kept during the exchange, before anything is proven.
-            return self.refuse_connect(io, conn, connect, ReasonCode::PacketTooLarge);
+            return self.refuse_connect(io, conn, connect, refusal(ReasonCode::PacketTooLarge));
         }
         let offered = connect.authentication_method.and_then(|name| self.shared.security.method(name));
         let Some(authentication) = offered.and_then(|method| Authentication::new(method, frame)) else {
-            return self.refuse_connect(io, conn, connect, ReasonCode::BadAuthenticationMethod);
+            return self.refuse_connect(io, conn, connect, refusal(ReasonCode::BadAuthenticationMethod));
         };
         self.connections.set_authentication(conn, Some(Box::new(authentication)));
         let data = connect.authentication_data;
@@ -92,9 +83,9 @@ impl Shard {
         let is_next = auth.reason == ReasonCode::ContinueAuthentication
             && auth.authentication_method == Some(method.name());
         if !is_next {
-            let reason = ReasonCode::ProtocolError;
-            self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
-            return violation("AUTH that does not continue the exchange [MQTT-4.12.0-5]");
+            let what = "AUTH that does not continue the exchange [MQTT-4.12.0-5]";
+            let refusal = ProtocolError::new(ReasonCode::ProtocolError, what);
+            return self.refuse_connect(io, conn, &connect, refusal);
         }
         let progress = self.authenticate(io, conn, auth.authentication_data.unwrap_or_default());
         self.on_progress(io, conn, &connect, progress)
@@ -113,7 +104,7 @@ impl Shard {
                 if self.send_auth(io, conn, ReasonCode::ContinueAuthentication, &data, room) {
                     Ok(Next::Packet)
                 } else {
-                    self.refuse_connect(io, conn, connect, ReasonCode::PacketTooLarge)
+                    self.refuse_connect(io, conn, connect, refusal(ReasonCode::PacketTooLarge))
                 }
             }
             Ok(Progress::Proven(identity, data)) => {
@@ -125,7 +116,7 @@ impl Shard {
                 self.connections.set_log_in(conn, LogInState::Over(LogInResult::Accepted(identity)));
                 self.first_packet(io, conn, &kept)
             }
-            Err(reason) => self.refuse_connect(io, conn, connect, reason),
+            Err(reason) => self.refuse_connect(io, conn, connect, refusal(reason)),
         }
     }
 
@@ -184,54 +175,9 @@ impl Shard {
         data: &[u8],
     ) -> Result<Progress, ReasonCode> {
         io.charge(MESSAGE_UNITS);
-        let shared = Arc::clone(&self.shared);
-        let security = &shared.security;
-        let address = io.peer_address(conn);
+        let peer = Peer::of(io, conn, self.connections.listener(conn));
         let authentication = self.connections.authentication(conn).ok_or(ReasonCode::ProtocolError)?;
-        // Others may have failed since the first message: a limit that is checked once does not hold for many at once.
-        if authentication.user().is_some_and(|user| !security.may_attempt(user, address)) {
-            return Err(ReasonCode::ServerBusy);
-        }
-        let mut step = authentication.receive(data);
-        loop {
-            step = match step {
-                Step::FindKeys { user, algorithm } => {
-                    if !security.may_attempt(&user, address) {
-                        return Err(ReasonCode::ServerBusy);
-                    }
-                    let (keys, shown) = security.scram_keys(&user, algorithm);
-                    authentication.keys_found(&user, keys, shown)
-                }
-                Step::Challenge(data) => return Ok(Progress::Challenge(data)),
-                Step::Success { user, message } => {
-                    let identity =
-                        self.certified_identity(io, conn, Identity::of_user(&user.as_str().into()));
-                    security.attempted(&user, address, identity.is_some());
-                    let identity = identity.ok_or(ReasonCode::NotAuthorized)?;
-                    return Ok(Progress::Proven(identity, message));
-                }
-                Step::Failure(Failure::Credentials) => {
-                    let user = authentication.user().map(str::to_owned).unwrap_or_default();
-                    security.attempted(&user, address, false);
-                    return Err(ReasonCode::BadUserNameOrPassword);
-                }
-                Step::Failure(_) | Step::CheckPassword { .. } | Step::CheckToken { .. } => {
-                    return Err(ReasonCode::NotAuthorized);
-                }
-            };
-        }
-    }
-
-    /// A user that has been proven, with the certificate of its connection; `None` if that does not permit it.
-    fn certified_identity(&self, io: &Io<'_, Mail>, conn: ConnId, identity: Identity) -> Option<Identity> {
-        let proxied = || io.proxied_client(conn)?.common_name.as_deref();
-        let certificate = io.peer_certificate(conn).map(PeerCertificate::Der);
-        let certificate = certificate.or_else(|| proxied().map(PeerCertificate::CommonName));
-        let (listener, address) = (self.connections.listener(conn), io.peer_address(conn));
-        match self.shared.security.check_certificate(listener, certificate, true, address) {
-            CertificateOutcome::Ignored(certified) => certified.confirm(identity),
-            CertificateOutcome::Accepted(_) | CertificateOutcome::Refused => None,
-        }
+        admission::authenticate(&self.shared.security, peer, authentication, data)
     }
 
     /// Sends AUTH; false if the client has no room for it.
@@ -259,18 +205,5 @@ impl Shard {
             Err(error) => log::error!("an AUTH cannot be encoded: {error}"),
         }
         true
-    }
-
-    /// Whether a packet with this first byte may come on a connection that has had no CONNACK.
-    pub(super) fn may_come_first(&mut self, conn: ConnId, first: u8) -> bool {
-        const CONNECT: u8 = PacketType::Connect as u8;
-        const AUTH: u8 = PacketType::Auth as u8;
-        const DISCONNECT: u8 = PacketType::Disconnect as u8;
-        let is_authenticating = self.connections.authentication(conn).is_some();
-        match first >> 4 {
-            CONNECT => !is_authenticating,
-            AUTH | DISCONNECT => is_authenticating,
-            _ => false,
-        }
     }
 }

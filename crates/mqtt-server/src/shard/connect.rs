@@ -2,8 +2,9 @@
 //!
 //! A client identifier has one session at most in the whole broker, whichever shard its connections arrive at. So the
 //! order is: check the packet; if another shard has the session, hand the connection over with its unread CONNECT; find
-//! out who the client is (`access.rs`); check its rights; then resume, end or create the session. The registry decides
-//! between two shards that create a session at the same time, and the slower one hands its connection over.
+//! out who the client is, and check its rights; then resume, end or create the session. The registry decides between
+//! two shards that create a session at the same time, and the slower one hands its connection over. What is checked,
+//! [`Admission`](crate::admission::Admission) decides; here a refusal is sent, and a connection held or closed.
 //!
 //! A CONNECT that must wait is held: it stays in the input of its connection and is handled again from the start. It
 //! waits for its password, for mail of this turn, or for the former session to end durably. The CONNACK of a durable
@@ -11,28 +12,23 @@
 
 use std::sync::Arc;
 
-use mainstem_mqtt::{ConnAck, Connect, Packet, QoS, ReasonCode, Version, connect_level, decode};
-use mainstem_runtime::{ConnId, Io, MemoryMeter, MemoryPressure};
-use mainstem_security::Identity;
-use mainstem_topic::{check_name, level_count};
+use mainstem_mqtt::{ConnAck, Connect, Packet, ReasonCode, Version, connect_level, decode};
+use mainstem_runtime::{ConnId, Io, MemoryPressure};
+use mainstem_security::{Identity, LogInResult};
 
 use super::Shard;
-use super::access::LoggedIn;
+use crate::access::Access;
+use crate::admission::{self, ConnectContext, Granted, LoggedIn, Peer};
 use crate::broker_state::Mail;
-use crate::config::{MqttConfig, Redirect};
-use crate::connections::{ConnState, Connected};
+use crate::connections::{ConnState, Connected, LogInState};
 use crate::handled::{Handled, Next, ProtocolError};
-use crate::message::{Content, Message, SessionKey};
-use crate::queue_consumers::{is_of_queue, queue_of};
+use crate::message::SessionKey;
 use crate::session::ClientParameters;
-use crate::session::account::new_session_cost;
 use crate::wills::Will;
 
 /// Newest protocol level that the broker speaks.
 const NEWEST_LEVEL: u8 = Version::V5 as u8;
 
-/// Characters of a client identifier in log lines about wills that are too large.
-const LOGGED_CHARS: usize = 128;
 /// Cost of a CONNECT, units.
 const CONNECT_UNITS: u32 = 30;
 
@@ -56,7 +52,7 @@ impl Shard {
     /// for anything else.
     pub(super) fn expects(&mut self, conn: ConnId, first: u8) -> Result<(), ProtocolError> {
         let is_waiting = self.connections.state(conn) == ConnState::Waiting;
-        if is_waiting && !self.may_come_first(conn, first) {
+        if is_waiting && !self.connections.may_come_first(conn, first) {
             let what = if self.connections.authentication(conn).is_some() {
                 "another packet than AUTH before CONNACK"
             } else {
@@ -73,7 +69,7 @@ impl Shard {
             // What an earlier session of this client has published on another shard comes first [MQTT-4.6.0-6].
             return Ok(Next::Hold);
         }
-        if self.is_logging_in(conn) {
+        if self.connections.is_logging_in(conn) {
             return Ok(Next::Hold);
         }
         io.charge(CONNECT_UNITS);
@@ -87,11 +83,16 @@ impl Shard {
             has_waited = true;
         }
         let connect = self.decode_connect(io, conn, frame)?;
-        if let Err(reason) = self.check_connect(&connect, has_waited) {
-            return self.refuse_connect(io, conn, &connect, reason);
-        }
-        if let Err(reason) = self.check_bans(io, conn, &connect) {
-            return self.refuse_connect(io, conn, &connect, reason);
+        let context = ConnectContext {
+            is_draining: self.connections.is_draining(),
+            has_waited,
+            is_persistence_enabled: self.host.persistence().is_enabled(),
+        };
+        let checked = self.admission.check_connect(&connect, context);
+        let checked =
+            checked.and_then(|()| self.admission.check_bans(&connect, io.peer_address(conn), io.clock));
+        if let Err(reason) = checked {
+            return self.refuse_connect(io, conn, &connect, refusal(reason));
         }
         let known = self.shared.registry.find(connect.client_id).filter(|known| known.shard != self.me);
         if let Some(known) = known {
@@ -103,12 +104,34 @@ impl Shard {
         if connect.authentication_method.is_some() && !has_begun {
             return self.begin_authentication(io, conn, &connect, frame);
         }
-        let identity = match self.log_in(io, conn, &connect) {
-            Ok(LoggedIn::As(identity)) => identity,
-            Ok(LoggedIn::NotYet) => return Ok(Next::Hold),
-            Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
-        };
-        self.admit(io, conn, &connect, &identity)
+        match self.log_in(io, conn, &connect) {
+            Ok(LoggedIn::As(identity)) => self.admit(io, conn, &connect, &identity),
+            Ok(LoggedIn::NotYet) => Ok(Next::Hold),
+            Err(reason) => self.refuse_connect(io, conn, &connect, refusal(reason)),
+        }
+    }
+
+    /// Finds out who sends a CONNECT. The connection waits, unread, while its password is verified.
+    fn log_in(
+        &mut self,
+        io: &Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+    ) -> Result<LoggedIn, ReasonCode> {
+        match self.connections.log_in(conn) {
+            LogInState::Waiting => return Ok(LoggedIn::NotYet),
+            LogInState::Over(LogInResult::Accepted(identity)) => return Ok(LoggedIn::As(identity)),
+            LogInState::Over(LogInResult::Rejected) => return Err(ReasonCode::BadUserNameOrPassword),
+            LogInState::Over(LogInResult::Busy) => return Err(ReasonCode::ServerBusy),
+            LogInState::Over(LogInResult::Unavailable) => return Err(ReasonCode::ServerUnavailable),
+            LogInState::None => {}
+        }
+        let peer = Peer::of(io, conn, self.connections.listener(conn));
+        let logged_in = self.admission.log_in(conn, connect, peer)?;
+        if matches!(logged_in, LoggedIn::NotYet) {
+            self.connections.set_log_in(conn, LogInState::Waiting);
+        }
+        Ok(logged_in)
     }
 
     /// Gives a CONNECT whose client is known its session.
@@ -119,33 +142,19 @@ impl Shard {
         connect: &Connect<'_>,
         identity: &Identity,
     ) -> Handled {
-        if let Err(reason) = self.check_user_ban(io, conn, connect, &identity.principal) {
-            return self.refuse_connect(io, conn, connect, reason);
-        }
         let assigned = if connect.client_id.is_empty() { self.shared.new_client_id() } else { None };
         let client_id: Arc<str> = assigned.as_deref().unwrap_or(connect.client_id).into();
-        if client_id.is_empty() {
-            let reason = ReasonCode::ServerUnavailable;
-            self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
-            return Err(ProtocolError::new(reason, "there is no client identifier to assign"));
-        }
-        let access = match self.check_rights(io, conn, connect, &client_id, identity) {
+        let access = match self.check_client(io, conn, connect, &client_id, identity) {
             Ok(access) => access,
-            Err(reason) => return self.refuse_connect(io, conn, connect, reason),
+            Err(refusal) => return self.refuse_connect(io, conn, connect, refusal),
         };
-        // Only clients that have logged in are counted: otherwise strangers could get others banned.
-        if self.connections.begin_connect(conn)
-            && let Err(reason) = self.check_flapping(io, conn, connect)
-        {
-            return self.refuse_connect(io, conn, connect, reason);
-        }
         let place = match self.attach_session(io, conn, connect, &client_id) {
             Ok(Attached::Here(place)) => place,
             Ok(Attached::OnOtherShard) => return Ok(Next::Gone),
             Ok(Attached::NotYet) => return Ok(Next::Hold),
             Err(reason) => {
-                self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
-                return Err(ProtocolError::new(reason, "there is no room for another session"));
+                let refusal = ProtocolError::new(reason, "there is no room for another session");
+                return self.refuse_connect(io, conn, connect, refusal);
             }
         };
         self.host.session(place.slot).set_access(access);
@@ -153,6 +162,33 @@ impl Shard {
         self.arm_proof(io, conn, place.slot);
         self.send_connack(io, conn, connect, &place);
         Ok(if self.connections.state(conn) == ConnState::Vacant { Next::Gone } else { Next::Packet })
+    }
+
+    /// Checks what a client that has logged in asks for. Returns its rights.
+    fn check_client(
+        &mut self,
+        io: &Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        client_id: &str,
+        identity: &Identity,
+    ) -> Result<Option<Access>, ProtocolError> {
+        let peer = Peer::of(io, conn, self.connections.listener(conn));
+        let address = peer.address();
+        self.admission.check_user_ban(connect, &identity.principal, address, io.clock).map_err(refusal)?;
+        if client_id.is_empty() {
+            let what = "there is no client identifier to assign";
+            return Err(ProtocolError::new(ReasonCode::ServerUnavailable, what));
+        }
+        let known = self.shared.registry.find(client_id).filter(|known| known.shard == self.me);
+        let resumed = known.and_then(|known| self.host.find_session(known)).map(|session| &*session);
+        let access = self.admission.check_rights(connect, client_id, identity, peer, resumed);
+        let access = access.map_err(refusal)?;
+        // Only clients that have logged in are counted: otherwise strangers could get others banned.
+        if self.connections.begin_connect(conn) {
+            self.admission.check_flapping(connect, address, io.clock).map_err(refusal)?;
+        }
+        Ok(access)
     }
 
     /// Decodes a CONNECT.
@@ -185,7 +221,7 @@ impl Shard {
     }
 
     /// Sends a CONNACK with an error. The caller closes the connection.
-    pub(super) fn reject_connect(
+    fn reject_connect(
         &mut self,
         io: &mut Io<'_, Mail>,
         conn: ConnId,
@@ -193,18 +229,9 @@ impl Shard {
         packet_max: Option<u32>,
         reason: ReasonCode,
     ) {
-        let shared = Arc::clone(&self.shared);
-        let moved = matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved);
-        let reference = &shared.config.server_reference;
-        let bare = ConnAck { reason, ..ConnAck::default() };
-        let server_reference = (moved && !reference.is_empty()).then_some(reference.as_str());
-        let full = Packet::ConnAck(ConnAck { server_reference, ..bare.clone() });
-        // The explanation is left out if the client has no room for it.
-        let room = packet_max.unwrap_or(u32::MAX) as usize;
-        let packet = if full.encoded_len(version) <= room { full } else { Packet::ConnAck(bare) };
-        if packet.encoded_len(version) > room {
+        let Some(packet) = admission::rejected(&self.shared.config, version, packet_max, reason) else {
             return;
-        }
+        };
         let Some(output) = io.output(conn) else { return };
         match packet.encode(version, output.buffer()) {
             Ok(()) => self.host.counters_mut().messages_sent += 1,
@@ -212,65 +239,16 @@ impl Shard {
         }
     }
 
-    /// Checks everything about a CONNECT that does not depend on sessions.
-    fn check_connect(&self, connect: &Connect<'_>, has_waited: bool) -> Result<(), ReasonCode> {
-        let config = self.config();
-        if self.connections.is_draining() {
-            return Err(ReasonCode::ServerUnavailable);
-        }
-        match config.redirect {
-            Redirect::None => {}
-            Redirect::UseAnotherServer => return Err(ReasonCode::UseAnotherServer),
-            Redirect::ServerMoved => return Err(ReasonCode::ServerMoved),
-        }
-        if self.shared.has_too_many_connections() {
-            return Err(ReasonCode::QuotaExceeded);
-        }
-        let is_persistent = match connect.version {
-            Version::V5 => connect.session_expiry.unwrap_or(0) > 0,
-            _ => !connect.clean_start,
-        };
-        if (is_persistent || has_waited) && self.host.persistence().is_enabled() && self.shared.is_failing() {
-            return Err(ReasonCode::ServerUnavailable);
-        }
-        let method = connect.authentication_method;
-        if method.is_some_and(|name| self.shared.security.method(name).is_none()) {
-            return Err(ReasonCode::BadAuthenticationMethod);
-        }
-        if connect.client_id.is_empty() {
-            // 3.1 has no empty identifier; 3.1.1 allows it only to a clean session [MQTT-3.1.3-8].
-            let allowed = match connect.version {
-                Version::V3 => false,
-                Version::V4 => connect.clean_start,
-                Version::V5 => true,
-            };
-            if !allowed || !config.allow_empty_client_id {
-                return Err(ReasonCode::ClientIdentifierNotValid);
-            }
-        }
-        let Some(will) = &connect.will else { return Ok(()) };
-        self.check_will_content(will)
-    }
-
-    fn check_will_content(&self, will: &mainstem_mqtt::Will<'_>) -> Result<(), ReasonCode> {
-        let config = self.config();
-        if check_name(will.topic).is_err()
-            || level_count(will.topic) > usize::from(config.max_topic_levels)
-            || will.topic.starts_with("$SYS/")
-            || (is_of_queue(will.topic) && queue_of(will.topic).is_none())
-        {
-            return Err(ReasonCode::TopicNameInvalid);
-        }
-        if will.properties.response_topic.is_some_and(|topic| check_name(topic).is_err()) {
-            return Err(ReasonCode::ProtocolError);
-        }
-        if will.qos > config.qos_max() {
-            return Err(ReasonCode::QoSNotSupported);
-        }
-        if will.retain && !config.retain_available {
-            return Err(ReasonCode::RetainNotSupported);
-        }
-        Ok(())
+    /// Answers a CONNECT with an error. The caller closes the connection.
+    pub(super) fn refuse_connect(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        refusal: ProtocolError,
+    ) -> Handled {
+        self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, refusal.reason);
+        Err(refusal)
     }
 
     /// Finds or creates the session, and ends its former connection.
@@ -282,7 +260,10 @@ impl Shard {
         client_id: &Arc<str>,
     ) -> Result<Attached, ReasonCode> {
         let known = self.shared.registry.find(client_id);
-        if !self.has_room_for_will(io, connect, client_id, known) {
+        // A session of another shard is checked there.
+        let resumed = known.filter(|key| key.shard == self.me && !connect.clean_start);
+        let resumed = resumed.and_then(|key| self.host.find_session(key)).map(|session| &*session);
+        if !self.admission.has_room_for_will(connect, client_id, resumed, io.clock.now_ms) {
             return Err(ReasonCode::QuotaExceeded);
         }
         if let Some(known) = known.filter(|known| !self.host.is_closing_session(*known))
@@ -308,33 +289,6 @@ impl Shard {
                 Ok(Attached::OnOtherShard)
             }
         }
-    }
-
-    /// Whether the will of a CONNECT is within the limit of its session. Refusals are logged, at intervals. A session
-    /// of another shard is checked there.
-    fn has_room_for_will(
-        &mut self,
-        io: &Io<'_, Mail>,
-        connect: &Connect<'_>,
-        client_id: &str,
-        known: Option<SessionKey>,
-    ) -> bool {
-        let Some(will) = &connect.will else { return true };
-        let bytes_max = self.config().max_session_bytes;
-        let session = known.filter(|key| key.shard == self.me && !connect.clean_start);
-        let session = session.and_then(|key| self.host.find_session(key));
-        // The will of the session is replaced.
-        let kept = session.map_or(new_session_cost(client_id), |session| {
-            session.memory() - session.ext_ref().map_or(0, |ext| ext.will.bytes())
-        });
-        let has_room = kept + will_content(will, None).size() as u64 <= bytes_max;
-        if !has_room && self.will_log.is_due(io.clock.now_ms) {
-            let client_id: String = client_id.chars().take(LOGGED_CHARS).collect();
-            log::warn!(
-                "client {client_id:?} is refused: with its will, its session would have more than {bytes_max} bytes (mqtt.max_session_bytes)"
-            );
-        }
-        has_room
     }
 
     /// Attaches the session `known`, or ends it for a clean start. `None` if a new session is to be created.
@@ -402,13 +356,14 @@ impl Shard {
         let mut authentication = self.connections.take_authentication(conn);
         let last_message = authentication.as_mut().map(|known| known.take_last_message()).unwrap_or_default();
         self.connect_session(io, conn, connect, place, granted);
-        self.refresh_quotas(io, conn, place.slot);
+        let quotas = self.admission.find_quotas(self.host.session(place.slot), io.clock.now_ms);
+        self.connections.set_quotas(conn, quotas);
         let client_id = Arc::clone(self.host.session(place.slot).client_id());
         log::debug!("client {client_id:?} connects, session present: {}", place.is_present);
         let packet = Packet::ConnAck(ConnAck {
             authentication_method: authentication.as_ref().map(|known| known.method().name()),
             authentication_data: (!last_message.is_empty()).then_some(last_message.as_slice()),
-            ..connack(&shared.config, connect, granted, place.is_present, &client_id)
+            ..admission::accepted(&shared.config, connect, granted, place.is_present, &client_id)
         });
         self.connections.set_authentication(conn, authentication);
         let packet_max = self.host.session(place.slot).packet_max();
@@ -448,7 +403,7 @@ impl Shard {
         };
         self.host.connect(slot, parameters, place.is_present);
         let session = self.host.session(slot);
-        let will = connect.will.as_ref().map(|will| own_will(will, session.key(), self.publisher.meter()));
+        let will = connect.will.as_ref().map(|will| Will::new(will, session.key(), self.publisher.meter()));
         let is_v5 = connect.version == Version::V5;
         let aliases_max = connect.topic_alias_maximum.filter(|_| is_v5).unwrap_or(0);
         session.set_will_and_aliases(will, aliases_max);
@@ -500,79 +455,6 @@ impl Shard {
     }
 }
 
-/// What the broker grants of what a CONNECT asks for.
-#[derive(Clone, Copy, Debug)]
-struct Granted {
-    /// Seconds.
-    keep_alive: u16,
-    asked_expiry_s: u32,
-    expiry_s: u32,
-}
-
-impl Granted {
-    fn new(config: &MqttConfig, connect: &Connect<'_>) -> Self {
-        let is_v5 = connect.version == Version::V5;
-        let keep_alive = match (connect.keep_alive, config.keep_alive_s_max) {
-            (asked, u16::MAX) => asked,
-            // A client of 3.x cannot be told of another than its own.
-            (asked, _) if !is_v5 => asked,
-            (0, most) => most,
-            (asked, most) => asked.min(most),
-        };
-        let asked_expiry_s = match (is_v5, connect.clean_start) {
-            (true, _) => connect.session_expiry.unwrap_or(0),
-            (false, true) => 0,
-            (false, false) => u32::MAX,
-        };
-        let expiry_s = asked_expiry_s.min(config.session_expiry_s_max);
-        Self { keep_alive, asked_expiry_s, expiry_s }
-    }
-}
-
-fn connack<'a>(
-    config: &'a MqttConfig,
-    connect: &Connect<'_>,
-    granted: Granted,
-    session_present: bool,
-    client_id: &'a str,
-) -> ConnAck<'a> {
-    let Granted { keep_alive, asked_expiry_s, expiry_s } = granted;
-    let response = config.response_information.as_str();
-    let wants_response = connect.request_response_information == Some(true);
-    ConnAck {
-        session_present,
-        session_expiry: (expiry_s != asked_expiry_s).then_some(expiry_s),
-        receive_maximum: (config.receive_maximum != u16::MAX).then_some(config.receive_maximum),
-        maximum_qos: (config.qos_max() < QoS::ExactlyOnce).then_some(config.qos_max()),
-        retain_available: (!config.retain_available).then_some(false),
-        maximum_packet_size: Some(config.max_packet_size_bytes),
-        assigned_client_id: connect.client_id.is_empty().then_some(client_id),
-        topic_alias_maximum: (config.topic_alias_maximum > 0).then_some(config.topic_alias_maximum),
-        wildcard_subscription_available: (!config.wildcard_subscription_available).then_some(false),
-        subscription_ids_available: (!config.subscription_ids_available).then_some(false),
-        shared_subscription_available: (!config.shared_subscription_available).then_some(false),
-        server_keep_alive: (keep_alive != connect.keep_alive).then_some(keep_alive),
-        response_information: (wants_response && !response.is_empty()).then_some(response),
-        ..ConnAck::default()
-    }
-}
-
-fn will_content<'a>(will: &mainstem_mqtt::Will<'a>, publisher: Option<SessionKey>) -> Content<'a> {
-    Content {
-        qos: will.qos,
-        retain: will.retain,
-        publisher,
-        topic: will.topic,
-        payload: will.payload,
-        properties: will.properties,
-    }
-}
-
-fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey, meter: &MemoryMeter) -> Will {
-    let content = will_content(will, Some(publisher));
-    Will {
-        message: Message::new(&content, 0, meter),
-        expiry_s: will.properties.message_expiry,
-        delay_s: will.delay_interval.unwrap_or(0),
-    }
+pub(super) fn refusal(reason: ReasonCode) -> ProtocolError {
+    ProtocolError::new(reason, "CONNECT is refused")
 }

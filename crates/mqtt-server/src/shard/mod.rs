@@ -6,14 +6,12 @@
 
 mod access;
 mod authenticate;
-mod bans;
 mod bridge;
 mod connect;
 mod durability;
 mod lifecycle;
 mod publish;
 mod queues;
-mod quotas;
 mod subscribe;
 mod timers;
 
@@ -25,11 +23,11 @@ use mainstem_mqtt::{
 };
 use mainstem_runtime::{Clock, ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
+use crate::admission::Admission;
 use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
 use crate::connections::{ConnState, Connections};
 use crate::handled::{Handled, Next, ProtocolError};
-use crate::log_interval::LogInterval;
 use crate::publisher::Publisher;
 use crate::retained::RetainedSweep;
 use crate::session::Session;
@@ -57,15 +55,12 @@ const UNSUBSCRIBE: u8 = PacketType::Unsubscribe as u8;
 pub struct Shard {
     me: u16,
     shared: Arc<Shared>,
+    admission: Admission,
     connections: Connections,
     host: SessionHost,
     publisher: Publisher,
     retained_sweep: RetainedSweep,
-    /// Log lines about wills that are too large for their sessions.
-    will_log: LogInterval,
     sys: Option<Sys>,
-    /// Log lines about clients that wait for a quota, or are banned.
-    quota_log: LogInterval,
 }
 
 impl Shard {
@@ -79,13 +74,12 @@ impl Shard {
         let me = me as u16;
         Self {
             me,
+            admission: Admission::new(me, Arc::clone(&shared)),
             connections: Connections::default(),
             host: SessionHost::new(me, Arc::clone(&shared)),
             publisher: Publisher::new(me, Arc::clone(&shared)),
             retained_sweep: RetainedSweep::default(),
-            will_log: LogInterval::default(),
             sys: None,
-            quota_log: LogInterval::default(),
             shared,
         }
     }

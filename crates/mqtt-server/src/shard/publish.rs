@@ -9,11 +9,15 @@ use mainstem_runtime::{ConnId, Io};
 use mainstem_topic::check_name;
 
 use super::Shard;
+use crate::admission::QuotaOutcome;
 use crate::broker_state::{Mail, PublishMail, ReceiptMail, RetainMail};
-use crate::handled::{Handled, ProtocolError};
+use crate::handled::{Handled, Next, ProtocolError};
 
 /// Cost of a message from another shard without its receivers, units.
 const MAIL_UNITS: u32 = 2;
+
+/// Longest time until a client that waits for a quota is looked at again, ms: its quota may have changed.
+const PAUSE_MS_MAX: u64 = 1_000;
 
 impl Shard {
     /// PUBLISH from a client (3.3).
@@ -70,6 +74,36 @@ impl Shard {
             self.connections.put_aliases(conn, aliases);
         }
         outcome
+    }
+
+    /// Counts a PUBLISH of a client with quotas. Returns how to continue without it, if it exceeds one.
+    pub(super) fn check_quotas(
+        &mut self,
+        io: &Io<'_, Mail>,
+        conn: ConnId,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> Option<Handled> {
+        let now_ms = io.clock.now_ms;
+        let session = self.host.session(slot);
+        let quotas = self.connections.quotas(conn)?;
+        match self.admission.check_quotas(quotas, session, publish, now_ms) {
+            QuotaOutcome::Within => None,
+            QuotaOutcome::Refuse { .. } => {
+                self.publisher.note_over_quota();
+                None
+            }
+            QuotaOutcome::Disconnect { .. } => {
+                let what = "its publish quota is exceeded (mqtt.quota_policy)";
+                Some(Err(ProtocolError::new(ReasonCode::MessageRateTooHigh, what)))
+            }
+            QuotaOutcome::Wait { key, wait_ms } => {
+                if self.connections.pause(conn, wait_ms, now_ms, io.peer_has_closed(conn)) {
+                    self.admission.note_throttled(session, key, wait_ms, now_ms);
+                }
+                Some(Ok(Next::Pause(wait_ms.min(PAUSE_MS_MAX) as u32)))
+            }
+        }
     }
 
     pub(super) fn on_mail(&mut self, io: &mut Io<'_, Mail>, mail: Mail) {

@@ -68,11 +68,12 @@ def test_a_queue_whose_state_cannot_be_read(own_broker_process, unique):
     broken, sound = f"{unique}-broken", f"{unique}-sound"
     with Operations(own_broker_process.url) as operations:
         operations.create(broken)
-        before = set(own_broker_process.data.rglob("q-*"))
         operations.send(broken, *"abc")
         operations.ack(broken, *operations.receive(broken, max=3))
+        # The log of the state is created in the background; an acknowledgement is in it.
+        found = eventually(lambda: set(own_broker_process.data.rglob("q-*")), "the state of the queue is on disk")
         operations.send(sound, "x")
-    states = [state for state in before if state.is_dir()]
+    states = [state for state in found if state.is_dir()]
     own_broker_process.terminate()
     assert own_broker_process.process.wait(DEADLINE_S) == 0
     (state,) = states

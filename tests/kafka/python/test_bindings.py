@@ -179,9 +179,12 @@ def test_a_record_becomes_a_message_and_the_position_survives_a_kill(bound):
         host, port = bound.mqtt.rsplit(":", 1)
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 600
+        subscribed = threading.Event()
+        client.on_subscribe = lambda *_: subscribed.set()
         client.connect(host, int(port), clean_start=False, properties=properties)
         client.subscribe("plant/+/set/#", qos=1)
         client.loop_start()
+        assert subscribed.wait(DEADLINE_S)
         return client
 
     client = listen("valves")

@@ -186,7 +186,6 @@ impl Publisher {
     }
 
     /// Publishes what a client has sent, and acknowledges it when everything that promises is durable.
-    #[inline]
     fn publish_for(
         &mut self,
         io: &mut Io<'_, Mail>,

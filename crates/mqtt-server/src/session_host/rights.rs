@@ -26,16 +26,12 @@ impl SessionHost {
     }
 
     /// Whether a session may publish to a topic. A denial is noted.
-    #[inline]
     pub(crate) fn may_publish(&mut self, slot: u32, topic: &str) -> bool {
         let Some(access) = self.sessions.at(slot).access() else { return true };
         let is_current = access.epoch() == self.renewal.epoch();
-        (is_current && access.may_publish(topic)) || self.may_publish_now(slot, topic)
-    }
-
-    /// Decides a publish with renewed rights, and notes a denial.
-    #[cold]
-    fn may_publish_now(&mut self, slot: u32, topic: &str) -> bool {
+        if is_current && access.may_publish(topic) {
+            return true;
+        }
         let shared = Arc::clone(&self.shared);
         let client_id = Arc::clone(self.sessions.at(slot).client_id());
         let Some(access) = self.current_access(slot) else { return true };

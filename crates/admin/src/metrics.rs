@@ -70,38 +70,32 @@ const BANS: Metric = Metric::counter(
     "Connections and requests of banned clients that were refused.",
 );
 
-const fn queue(metric: Metric, value: fn(&Info) -> u64) -> Reading<Info> {
-    Reading { metric, value }
-}
-
-const fn group(metric: Metric, value: fn(&GroupInfo) -> u64) -> Reading<GroupInfo> {
-    Reading { metric, value }
-}
-
 static QUEUES: [Reading<Info>; 3] = [
-    queue(
+    Reading::new(
         Metric::gauge("mainstem_queue_messages", QUEUE, "Messages that at least one group has not settled."),
         |info| info.messages,
     ),
-    queue(Metric::gauge("mainstem_queue_bytes", QUEUE, "Size of these messages."), |info| info.bytes),
-    queue(
+    Reading::new(Metric::gauge("mainstem_queue_bytes", QUEUE, "Size of these messages."), |info| info.bytes),
+    Reading::new(
         Metric::counter("mainstem_queue_duplicates_total", QUEUE, "Messages discarded as duplicates."),
         |info| info.duplicates,
     ),
 ];
 
 static GROUPS: [Reading<GroupInfo>; 12] = [
-    group(Metric::gauge("mainstem_queue_group_ready", GROUP, "Messages ready for delivery."), |group| {
-        group.ready
-    }),
-    group(Metric::gauge("mainstem_queue_group_leased", GROUP, "Messages leased to consumers."), |group| {
-        group.leased
-    }),
-    group(
+    Reading::new(
+        Metric::gauge("mainstem_queue_group_ready", GROUP, "Messages ready for delivery."),
+        |group| group.ready,
+    ),
+    Reading::new(
+        Metric::gauge("mainstem_queue_group_leased", GROUP, "Messages leased to consumers."),
+        |group| group.leased,
+    ),
+    Reading::new(
         Metric::gauge("mainstem_queue_group_delayed", GROUP, "Messages with a delay that has not passed."),
         |group| group.delayed,
     ),
-    group(
+    Reading::new(
         Metric::gauge(
             "mainstem_queue_group_blocked",
             GROUP,
@@ -109,11 +103,11 @@ static GROUPS: [Reading<GroupInfo>; 12] = [
         ),
         |group| group.blocked,
     ),
-    group(
+    Reading::new(
         Metric::gauge("mainstem_queue_group_leaving", GROUP, "Messages in transfer to another queue."),
         |group| group.leaving,
     ),
-    group(
+    Reading::new(
         Metric::gauge(
             "mainstem_queue_group_oldest_timestamp_seconds",
             GROUP,
@@ -121,13 +115,14 @@ static GROUPS: [Reading<GroupInfo>; 12] = [
         ),
         |group| group.oldest_ms.unwrap_or(0) / 1000,
     ),
-    group(Metric::gauge("mainstem_queue_group_waiting", GROUP, "Consumers waiting for messages."), |group| {
-        group.waiting
-    }),
-    group(Metric::counter("mainstem_queue_group_delivered_total", GROUP, "Deliveries."), |group| {
+    Reading::new(
+        Metric::gauge("mainstem_queue_group_waiting", GROUP, "Consumers waiting for messages."),
+        |group| group.waiting,
+    ),
+    Reading::new(Metric::counter("mainstem_queue_group_delivered_total", GROUP, "Deliveries."), |group| {
         group.delivered
     }),
-    group(
+    Reading::new(
         Metric::counter(
             "mainstem_queue_group_redelivered_total",
             GROUP,
@@ -135,14 +130,15 @@ static GROUPS: [Reading<GroupInfo>; 12] = [
         ),
         |group| group.redelivered,
     ),
-    group(Metric::counter("mainstem_queue_group_acked_total", GROUP, "Acknowledged messages."), |group| {
-        group.acked
-    }),
-    group(
+    Reading::new(
+        Metric::counter("mainstem_queue_group_acked_total", GROUP, "Acknowledged messages."),
+        |group| group.acked,
+    ),
+    Reading::new(
         Metric::counter("mainstem_queue_group_nacked_total", GROUP, "Negatively acknowledged deliveries."),
         |group| group.nacked,
     ),
-    group(
+    Reading::new(
         Metric::counter("mainstem_queue_group_dead_total", GROUP, "Messages that became dead letters."),
         |group| group.dead,
     ),

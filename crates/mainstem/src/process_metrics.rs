@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mainstem_metrics::{Exposition, Metric, describe};
 
@@ -49,10 +49,10 @@ pub(crate) fn write(text: &mut Exposition) {
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: u32 =
-        fields.split_whitespace().skip(11).take(2).map_while(|ticks| ticks.parse::<u32>().ok()).sum();
-    let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).ok()?;
-    Some(f64::from(ticks) / f64::from(per_second))
+    let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    let ticks = ticks.next()?.ok()? + ticks.next()?.ok()?;
+    let ms = ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_millis(ms).as_secs_f64())
 }
 
 const HEAD: &str = "\
@@ -73,25 +73,42 @@ last turn: counting costs a shard an addition, and a scrape costs it nothing. Wi
 `admin-read` on the cluster ([rules](rules.md)).
 ";
 
+/// All metrics, by the section of the reference page.
+fn sections() -> [(&'static str, Vec<Metric>); 4] {
+    [
+        ("MQTT", mainstem_mqtt_server::metrics::metrics().collect()),
+        ("Kafka", mainstem_kafka_server::metrics::metrics().collect()),
+        ("Work queues, memory, turns, quotas", mainstem_admin::metrics()),
+        ("Process", vec![BUILD, START, CPU, OPEN_FILES, MAX_FILES]),
+    ]
+}
+
 /// The reference page.
 pub(crate) fn reference() -> String {
-    let section = |title: &str, metrics: Vec<Metric>| {
-        format!(
-            "\n## {title}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n{}",
-            describe(&metrics)
-        )
+    let section = |(title, metrics): (&str, Vec<Metric>)| {
+        let rows = describe(&metrics);
+        format!("\n## {title}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n{rows}")
     };
-    let process = vec![BUILD, START, CPU, OPEN_FILES, MAX_FILES];
-    HEAD.to_owned()
-        + &section("MQTT", mainstem_mqtt_server::metrics::metrics().collect())
-        + &section("Kafka", mainstem_kafka_server::metrics::metrics().collect())
-        + &section("Work queues, memory, turns, quotas", mainstem_admin::metrics())
-        + &section("Process", process)
+    HEAD.to_owned() + &sections().into_iter().map(section).collect::<String>()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use mainstem_metrics::Kind;
+
     use super::*;
+
+    #[test]
+    fn names_are_unique_and_follow_the_conventions() {
+        let mut names = BTreeSet::new();
+        for Metric { name, kind, .. } in sections().into_iter().flat_map(|(_, metrics)| metrics) {
+            assert!(names.insert(name), "{name} twice");
+            assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+            assert!(name.starts_with("mainstem_") || name.starts_with("process_"), "{name}");
+        }
+    }
 
     #[test]
     fn this_process_has_files_and_cpu_time() {

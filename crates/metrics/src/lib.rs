@@ -80,6 +80,13 @@ pub struct Reading<T> {
     pub value: fn(&T) -> u64,
 }
 
+impl<T> Reading<T> {
+    /// A metric, and how it is read.
+    pub const fn new(metric: Metric, value: fn(&T) -> u64) -> Self {
+        Self { metric, value }
+    }
+}
+
 /// The text of a scrape.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
@@ -211,12 +218,13 @@ mod tests {
     #[test]
     fn readings_have_no_labels() {
         let readings: [Reading<(u64, u64)>; 2] = [
-            Reading { metric: Metric::gauge("one", &[], "One."), value: |pair| pair.0 },
-            Reading { metric: Metric::counter("two_total", &[], "Two."), value: |pair| pair.1 },
+            Reading::new(Metric::gauge("one", &[], "One."), |pair| pair.0),
+            Reading::new(Metric::counter("two_total", &[], "Two."), |pair| pair.1),
         ];
         let mut text = Exposition::default();
         text.read(&readings, &(1, 2));
-        let expected = "# HELP one One.\n# TYPE one gauge\none 1\n# HELP two_total Two.\n# TYPE two_total counter\ntwo_total 2\n";
+        let expected = "# HELP one One.\n# TYPE one gauge\none 1\n\
+            # HELP two_total Two.\n# TYPE two_total counter\ntwo_total 2\n";
         assert_eq!(text.finish(), expected);
         let rows = describe(readings.iter().map(|reading| &reading.metric));
         assert_eq!(rows, "| `one` | gauge |  | One. |\n| `two_total` | counter |  | Two. |\n");

@@ -26,7 +26,7 @@ const APPENDED_RECORDS: Metric = Metric::counter(
     "Records appended to partitions: of producers, of bindings and of work queues.",
 );
 const APPENDED_BYTES: Metric =
-    Metric::counter("mainstem_kafka_appended_bytes_total", &[], "Size of their batches, as on disk.");
+    Metric::counter("mainstem_kafka_appended_bytes_total", &[], "Size of their batches, as they were sent.");
 const FETCHED_BYTES: Metric =
     Metric::counter("mainstem_kafka_fetched_bytes_total", &[], "Size of the batches in Fetch responses.");
 

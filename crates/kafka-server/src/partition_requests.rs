@@ -130,7 +130,7 @@ impl Shard {
         verification: TxnVerification,
     ) -> Result<Appended, AppendError> {
         let (partition, store) = self.storage.partition(&mut self.env, id)?;
-        let store_index = partition.store_index();
+        let (store_index, end_before) = (partition.store_index(), store.status(partition.log()).end);
         if partition.awaits_manager(store) {
             self.prepare_partition(io, id);
         }
@@ -138,6 +138,8 @@ impl Shard {
             Accepted::Unverified(producer) => return Ok(Appended::Unverified(producer)),
             Accepted::Unprepared(preparation) => return Ok(Appended::Unprepared(preparation)),
             Accepted::Durable(info) => self.send_produced(io, waiter, Ok(info)),
+            // A repeated batch that is in flight ends before.
+            Accepted::Pending { end } if end <= end_before => {}
             Accepted::Pending { .. } => {
                 let header = incoming.header();
                 self.env.counters().count_append(u64::from(header.records), header.total_bytes);

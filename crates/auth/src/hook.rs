@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use mainstem_security::{LogIn, MAX_ROLES, Proof, ScramAlgorithm, check_name};
 use serde_json::{Map, Value, json};
 
+use crate::clock::unix_ms;
 use crate::http_client::HttpClient;
 use crate::verifier::{Job, Pool};
 
@@ -25,7 +26,7 @@ const WAITING_MAX: usize = 1_000;
 const KEPT_MAX: usize = 10_000;
 
 /// Where the service is, and how long it may take.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct HookSettings {
     /// Its URL.
     pub url: String,
@@ -252,10 +253,6 @@ fn answer(status: u16, body: &[u8]) -> Result<Answer, String> {
     }
     let roles = roles.into_iter().map(Into::into).collect();
     Ok(Answer::Allowed(Arc::new(Proof { is_external: true, roles, expires_ms, ..Proof::default() })))
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 #[cfg(test)]

@@ -31,10 +31,12 @@
 //! | `verified.rs` | credentials that were verified a short time ago |
 //! | `audit.rs` | the audit log |
 //! | `changes.rs` | its lines about changes |
+//! | `clock.rs` | the time of day |
 
 mod audit;
 mod certificate;
 mod changes;
+mod clock;
 mod failures;
 mod hook;
 mod host;

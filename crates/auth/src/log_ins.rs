@@ -4,7 +4,7 @@
 //! the hook has threads of its own, so that a slow one delays its own users only.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use mainstem_security::{
     Attempt, CertificateOutcome, Certified, Identity, LogIn, LogInResult, Presented, PresentedApiKey,
@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::audit::{Audit, cut};
 use crate::certificate::{Names, WithPassword};
+use crate::clock::unix_ms;
 use crate::failures::Failures;
 use crate::hook::{Answer, Hook};
 use crate::jwt::{Refusal, TokenUser, Tokens, is_token};
@@ -285,10 +286,6 @@ impl LogIns {
         };
         if event == ACCEPTED { audit.add(event, fields()) } else { audit.add_sampled(event, fields) }
     }
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 /// Of a token, the user is not known before it is verified.

@@ -571,7 +571,6 @@ mod tests {
     fn segments_leave_room_for_others() {
         const SEGMENTS_MAX: usize = 16;
         let fs: Arc<dyn Fs> = Arc::new(FaultFs::new(1));
-        fs.create_dir(Path::new("/")).ok();
         let mut journal = Journal::new(Arc::clone(&fs), "/".into(), 1 << 20);
         let range = |number: u32| {
             let file = fs.open(Path::new(&format!("/{number}")), Mode::New).unwrap();

@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    /// Ends a connection whose token has expired.
+    /// Ends a connection when what proves who its client is has ended: a token, a key, the answer of a service.
     pub(super) fn check_proof(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
         let Some(ConnState::Serving(slot)) = self.connections.find(conn) else { return };
         let Some(ends_ms) = self.host.session(slot).proof_ends_ms() else { return };
@@ -38,8 +38,8 @@ impl Shard {
             return self.arm_proof(io, conn, slot);
         }
         let client_id = self.host.session(slot).client_id();
-        log::info!("client {client_id:?} is disconnected: its token has expired");
-        self.disconnect(io, slot, ReasonCode::MaximumConnectTime, Some("the token has expired"));
+        log::info!("client {client_id:?} is disconnected: its log-in has expired");
+        self.disconnect(io, slot, ReasonCode::MaximumConnectTime, Some("the log-in has expired"));
     }
 
     /// Takes the results of log-ins, and begins to renew the rights of all sessions if users or rules have changed.

@@ -1,6 +1,6 @@
 //! What happens when timers fire, and `$SYS`.
 //!
-//! Timers are not cancelled. One that fires looks at what it is about, and is set again if it fired too early: a keep
+//! Timers are not canceled. One that fires looks at what it is about, and is set again if it fired too early: a keep
 //! alive moves with each packet, which must cost no timer operation. A timer whose connection or session has gone finds
 //! nothing, as slots carry a generation.
 

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.hivemq.client.mqtt.MqttGlobalPublishFilter;
 import com.hivemq.client.mqtt.datatypes.MqttQos;
+import com.hivemq.client.mqtt.exceptions.MqttClientStateException;
 import com.hivemq.client.mqtt.lifecycle.MqttClientDisconnectedContext;
 import com.hivemq.client.mqtt.mqtt3.Mqtt3BlockingClient;
 import com.hivemq.client.mqtt.mqtt3.Mqtt3Client;
@@ -88,8 +89,10 @@ class Mqtt3Test extends WithBroker {
 
         @Override
         public void close() {
-            if (client.getState().isConnected()) {
+            try {
                 client.disconnect();
+            } catch (MqttClientStateException ended) {
+                // As in Peer.
             }
             publishes.close();
         }

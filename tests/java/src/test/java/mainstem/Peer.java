@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.hivemq.client.mqtt.MqttClientState;
 import com.hivemq.client.mqtt.MqttGlobalPublishFilter;
 import com.hivemq.client.mqtt.datatypes.MqttQos;
+import com.hivemq.client.mqtt.exceptions.MqttClientStateException;
 import com.hivemq.client.mqtt.lifecycle.MqttClientDisconnectedContext;
 import com.hivemq.client.mqtt.mqtt5.Mqtt5BlockingClient;
 import com.hivemq.client.mqtt.mqtt5.Mqtt5Client;
@@ -130,8 +131,10 @@ final class Peer implements AutoCloseable {
 
     @Override
     public void close() {
-        if (client.getState().isConnected()) {
+        try {
             client.disconnect();
+        } catch (MqttClientStateException ended) {
+            // The connection has ended already. The state cannot be asked before: it changes after the listeners' call.
         }
         publishes.close();
     }

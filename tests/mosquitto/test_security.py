@@ -110,8 +110,8 @@ def test_a_publisher_is_slowed_down_to_its_quota_and_loses_nothing(start, versio
     host, port = addresses["mqtt"]
     subscriber = subprocess.Popen(["stdbuf", "-oL", "mosquitto_sub", "-h", host, "-p", str(port), "-V", version,
                                    "-q", qos, "-t", "a", "-C", "60", "-d"], stdout=subprocess.PIPE, text=True)
-    while "SUBACK" not in subscriber.stdout.readline():
-        pass
+    while "SUBACK" not in (line := subscriber.stdout.readline()):
+        assert line, "mosquitto_sub has ended"
     began = time.monotonic()
     lines = "".join(f"line {number}\n" for number in range(60))
     publish = ["mosquitto_pub", "-h", host, "-p", str(port), "-V", version, "-i", "fast", "-q", qos, "-t", "a", "-l"]

@@ -6,72 +6,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainstem_log::{Error, LogId};
 
-use crate::checkpoint;
-use crate::deferred::{CheckpointRequest, Deferred, Removals, SealedIndex};
+use crate::batch::{Batch, Done};
+use crate::deferred::Deferred;
+use crate::directories::Directories;
 use crate::failure::Failure;
 use crate::files::Range;
 use crate::fs::Fs;
-use crate::group::{Ack, DirSync, Group};
-use crate::index;
-use crate::journal::{Journal, JournalError};
-use crate::name;
+use crate::group::{Ack, Group};
+use crate::journal::{Journal, JournalError, Unsynced};
 use crate::refused_names::RefusedNames;
-use crate::scan::Place;
+use crate::report::Report;
 
 /// Maximum bytes of one segment that go through the journal. Beyond it, writing them twice costs more than a
 /// separate sync.
 const JOURNALED_BYTES_MAX: u64 = 64 * 1024;
 
-/// Results of groups.
-#[derive(Default)]
-pub(crate) struct Report {
-    pub(crate) acks: Vec<Ack>,
-    /// Logs that broke.
-    pub(crate) broken: Vec<LogId>,
-    /// Logs with old segments that could not be removed.
-    pub(crate) stalled: Vec<LogId>,
-    /// Names of logs of which nothing is left.
-    pub(crate) removed: Vec<Arc<str>>,
-    /// Number of the checkpoint that was stored last.
-    pub(crate) checkpoint: Option<u64>,
-    /// Logs whose files were created, or could not be.
-    pub(crate) created: Vec<LogId>,
-    /// Logs whose next segment cannot get its name now, and why.
-    pub(crate) refused: Vec<(LogId, Error)>,
-}
-
-impl Report {
-    pub(crate) fn is_empty(&self) -> bool {
-        let Self { acks, broken, stalled, removed, checkpoint, created, refused } = self;
-        acks.is_empty()
-            && broken.is_empty()
-            && stalled.is_empty()
-            && removed.is_empty()
-            && checkpoint.is_none()
-            && created.is_empty()
-            && refused.is_empty()
-    }
-
-    pub(crate) fn append(&mut self, later: &mut Self) {
-        self.acks.append(&mut later.acks);
-        self.broken.append(&mut later.broken);
-        self.stalled.append(&mut later.stalled);
-        self.removed.append(&mut later.removed);
-        self.checkpoint = later.checkpoint.or(self.checkpoint);
-        self.created.append(&mut later.created);
-        self.refused.append(&mut later.refused);
-    }
-}
-
 /// Makes groups durable in order. It deals in segments and byte ranges and is independent of their contents.
 pub(crate) struct Syncer {
-    fs: Arc<dyn Fs>,
-    dir: PathBuf,
+    directories: Arc<Directories>,
     pub(crate) journal: Journal,
     /// Logs with a failed write or sync.
     broken: BTreeSet<LogId>,
@@ -79,16 +36,26 @@ pub(crate) struct Syncer {
     newly_broken: Vec<LogId>,
     /// Maximum number of unsynced segments in the journal.
     journaled_max: usize,
-    /// Removals of old segments.
-    removals: Removals,
     pub(crate) refused_names: RefusedNames,
 }
 
 impl Syncer {
     pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, journal: Journal, journaled_max: usize) -> Self {
+        let directories = Arc::new(Directories::new(fs, dir));
         let (broken, newly_broken) = (BTreeSet::new(), Vec::new());
-        let (removals, refused_names) = (Removals::default(), RefusedNames::default());
-        Self { fs, dir, journal, broken, newly_broken, journaled_max, removals, refused_names }
+        Self {
+            directories,
+            journal,
+            broken,
+            newly_broken,
+            journaled_max,
+            refused_names: RefusedNames::default(),
+        }
+    }
+
+    /// What works on the directories of this store.
+    pub(crate) fn directories(&self) -> Arc<Directories> {
+        Arc::clone(&self.directories)
     }
 
     /// Makes a group durable. Returns its acks and the deferred work.
@@ -97,10 +64,9 @@ impl Syncer {
     /// together, with one sync.
     pub(crate) fn run(&mut self, group: Group) -> (Vec<Ack>, Deferred) {
         let mut group = self.refused_names.divide(group);
-        let refused = self.sync_dirs(&mut group.dirs);
-        if !refused.is_empty() {
-            group = self.refused_names.refuse(refused, group);
-        }
+        group.dirs.retain(|log, _| !self.broken.contains(log));
+        let failures = self.directories.name_segments(&mut group.dirs);
+        let group = self.on_failures(failures, group);
         let is_small = |range: &&Range| !range.is_closed && range.to - range.from <= JOURNALED_BYTES_MAX;
         let live = group.ranges.values().filter(|range| !self.broken.contains(&range.key.0));
         let (mut small, mut direct): (Vec<&Range>, Vec<&Range>) = live.partition(is_small);
@@ -113,148 +79,131 @@ impl Syncer {
             if self.broken.contains(&range.key.0) {
                 continue;
             }
-            let released = if range.releases_space { range.file.set_len(range.to) } else { Ok(()) };
-            match released.and_then(|()| range.file.sync_data()) {
+            match range.sync() {
                 Ok(()) => self.journal.synced(range.key),
                 Err(error) => self.fail(range.key.0, &error),
             }
         }
-        let mut acks = group.acks;
-        for ack in &mut acks {
-            if ack.outcome.is_ok() && self.broken.contains(&ack.log) {
-                ack.outcome = Err(Error::Broken);
-            }
-        }
-        (acks, group.deferred)
+        (self.mark_broken(group.acks), group.deferred)
     }
 
-    /// Returns the logs whose segments cannot get their names now.
-    fn sync_dirs(&mut self, dirs: &mut BTreeMap<LogId, DirSync>) -> Vec<(LogId, Error)> {
-        if dirs.values().any(|names| names.is_new)
-            && let Err(error) = self.fs.sync_dir(&self.dir)
-        {
-            for (log, _) in dirs.iter().filter(|(_, names)| names.is_new) {
-                self.fail(*log, &error);
-            }
+    /// Takes what cannot be given away out of a batch, and returns it: the work of logs that are broken, or whose
+    /// segments wait for their names.
+    pub(crate) fn admit(&mut self, batch: &mut Batch) -> Group {
+        batch.deferred.indexes.retain(|index| !self.broken.contains(&index.key.0));
+        let mut changing = self.refused_names.divide(std::mem::take(&mut batch.changing));
+        // Whatever waited for them is part of the batch now.
+        changing.retries.clear();
+        let mut back = Group::default();
+        for log in changing.logs().filter(|log| self.broken.contains(log)) {
+            back.merge(changing.take_log(log));
         }
-        let mut refused = Vec::new();
-        for (log, names) in dirs {
-            if self.broken.contains(log) {
-                continue;
-            }
-            match names.name_segments(&*self.fs) {
-                Ok(()) => {}
-                Err(Failure::Full(error)) => refused.push((*log, error)),
-                Err(Failure::Broken(error)) => self.fail(*log, &error),
-            }
-        }
-        refused
+        batch.changing = changing;
+        back.dirs.clear();
+        back
     }
 
-    /// Runs the deferred part of a group. Returns what the shard should know of it.
-    pub(crate) fn run_deferred(&mut self, deferred: Deferred) -> Report {
-        let Deferred { checkpoint, removals, indexes, logs, files, reservations, segments, syncs } = deferred;
-        let mut report = Report::default();
-        for (log, request) in logs {
-            request.run(&*self.fs);
-            report.created.push(log);
+    /// Takes over how a batch went.
+    pub(crate) fn finish(&mut self, done: Done) -> Report {
+        let Done { changed, failures, synced, removed, relieved, mut report } = done;
+        for key in synced {
+            self.journal.synced(key);
         }
-        for request in files {
-            request.run(&*self.fs);
-        }
-        for reservation in reservations.values() {
-            reservation.run();
-        }
-        for SealedIndex { key, path, bytes } in &indexes {
-            if !self.broken.contains(&key.0)
-                && let Err(error) = index::write_sealed(&*self.fs, path, bytes)
-            {
-                log::debug!("cannot save {}: {error}", path.display());
+        for (segment, outcome) in relieved {
+            if let Err(((log, _), error)) = self.journal.synced_to(&segment, outcome) {
+                self.fail(log, &error);
             }
         }
-        for sync in syncs {
-            sync.run();
-        }
-        for (log, removal) in segments {
-            let acks = &mut report.acks;
-            let removed = |base| acks.push(Ack { removed: Some(base), ..Ack::of(log, Place::default()) });
-            if !self.removals.run(&*self.fs, log, removal, removed) {
-                report.stalled.push(log);
-            }
-        }
-        if !removals.is_empty() {
-            match self.remove(&removals) {
-                Ok(()) => report.removed.extend(removals.into_values()),
-                Err(error) => {
-                    log::error!("store {}: cannot delete removed logs: {error}", self.dir.display());
-                }
-            }
-        }
-        if let Err(((log, _), error)) = self.journal.pace(self.journaled_max) {
-            self.fail(log, &error);
-        }
-        if let Some(CheckpointRequest { number, bytes }) = checkpoint {
-            match checkpoint::store(&*self.fs, &self.dir, &bytes) {
-                Ok(()) => report.checkpoint = Some(number),
-                Err(error) => {
-                    log::warn!("store {}: cannot write the checkpoint: {error}", self.dir.display());
-                }
-            }
-        }
+        let changed = self.on_failures(failures, changed);
+        report.acks.append(&mut self.mark_broken(changed.acks));
+        report.removed = self.on_removed(removed);
         report.broken = self.newly_broken();
         report.refused = self.refused_names.take_unreported();
         report
     }
 
-    fn remove(&mut self, removals: &BTreeMap<LogId, Arc<str>>) -> io::Result<()> {
-        for log in removals.keys() {
-            // After a crash here the log is still complete.
-            self.journal.sync_log(*log).map_err(|(_, error)| error)?;
-            self.broken.remove(log);
-            self.removals.forget(*log);
-            drop(self.refused_names.take(*log));
+    /// Handles logs whose segments could not get their names, or could not be synced. Returns the rest of the group.
+    fn on_failures(&mut self, failures: Vec<(LogId, Failure)>, group: Group) -> Group {
+        let mut refused = Vec::new();
+        for (log, failure) in failures {
+            match failure {
+                Failure::Full(error) => refused.push((log, error)),
+                Failure::Broken(error) => self.fail(log, &error),
+            }
         }
-        let names: Vec<&str> = removals.values().map(|name| &**name).collect();
-        self.discard(&names)
+        if refused.is_empty() { group } else { self.refused_names.refuse(refused, group) }
     }
 
-    /// Deletes the files of logs whose segments no longer need the journal.
+    /// Nothing of a broken log is acknowledged.
+    fn mark_broken(&self, mut acks: Vec<Ack>) -> Vec<Ack> {
+        for ack in &mut acks {
+            if ack.outcome.is_ok() && self.broken.contains(&ack.log) {
+                ack.outcome = Err(Error::Broken);
+            }
+        }
+        acks
+    }
+
+    /// Runs the deferred part of a group. Returns what the shard should know of it.
+    pub(crate) fn run_deferred(&mut self, mut deferred: Deferred) -> Report {
+        if deferred.is_empty() {
+            return Report::default();
+        }
+        deferred.indexes.retain(|index| !self.broken.contains(&index.key.0));
+        let removals = std::mem::take(&mut deferred.removals);
+        let mut report = self.directories.run(deferred);
+        let removed = self.directories.remove_logs(removals);
+        report.removed = self.on_removed(removed);
+        report.broken = self.newly_broken();
+        report
+    }
+
+    /// Syncs a few segments that depend on the journal, so that it has room.
+    pub(crate) fn pace(&mut self) {
+        if let Err(((log, _), error)) = self.journal.pace(self.journaled_max) {
+            self.fail(log, &error);
+        }
+    }
+
+    /// Segments to sync now, so that the journal has room.
+    pub(crate) fn due(&mut self) -> Vec<Unsynced> {
+        self.journal.due(self.journaled_max)
+    }
+
+    /// The directories of these logs are gone. Returns the names of those of which nothing is left.
+    ///
+    /// Replay skips segments that do not exist. So the journal has to forget the names only before there are new logs
+    /// with these names, and their last writes need no sync.
+    fn on_removed(&mut self, removed: BTreeMap<LogId, Arc<str>>) -> Vec<Arc<str>> {
+        if removed.is_empty() {
+            return Vec::new();
+        }
+        for log in removed.keys() {
+            self.journal.drop_log(*log);
+            self.broken.remove(log);
+            drop(self.refused_names.take(*log));
+        }
+        let names: Vec<&str> = removed.values().map(|name| &**name).collect();
+        match self.journal.forget(&names) {
+            Ok(()) => removed.into_values().collect(),
+            Err(error) => {
+                let error = io::Error::from(error);
+                log::error!(
+                    "store {}: the journal keeps removed logs: {error}",
+                    self.directories.dir().display()
+                );
+                Vec::new()
+            }
+        }
+    }
+
+    /// Deletes what is left of logs whose segments no longer need the journal.
     ///
     /// # Errors
     /// Some files may remain.
     pub(crate) fn discard(&mut self, names: &[&str]) -> io::Result<()> {
         self.journal.forget(names)?;
-        let mut outcome = Ok(());
-        let mut set_aside = Vec::with_capacity(names.len());
-        for name in names {
-            let gone = self.dir.join(name::gone_dir(name));
-            match self.set_aside(&self.dir.join(name::log_dir(name)), &gone) {
-                Ok(true) => set_aside.push(gone),
-                Ok(false) => {}
-                Err(error) => outcome = Err(error),
-            }
-        }
-        self.fs.sync_dir(&self.dir)?;
-        set_aside.iter().fold(outcome, |outcome, gone| outcome.and(remove_dir(&*self.fs, gone)))
-    }
-
-    /// Renames the directory of a removed log. An earlier attempt may have renamed it already, or may have left
-    /// nothing. Returns whether there is a renamed directory.
-    fn set_aside(&self, dir: &Path, gone: &Path) -> io::Result<bool> {
-        let exists = |dir: &Path| match self.fs.list(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            outcome => outcome.map(|_| true),
-        };
-        if exists(gone)? {
-            if !exists(dir)? {
-                return Ok(true);
-            }
-            remove_dir(&*self.fs, gone)?;
-        }
-        match self.fs.rename(dir, gone) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            outcome => outcome.map(|()| true),
-        }
+        self.directories.remove_dirs(names)
     }
 
     /// Syncs every segment that depends on the journal.
@@ -274,7 +223,11 @@ impl Syncer {
     pub(crate) fn fail(&mut self, log: LogId, error: &io::Error) {
         if self.broken.insert(log) {
             self.journal.mark_lost(log);
-            log::error!("store {}: log {}: {error}; the log is now read-only", self.dir.display(), log.0);
+            log::error!(
+                "store {}: log {}: {error}; the log is now read-only",
+                self.directories.dir().display(),
+                log.0
+            );
             self.newly_broken.push(log);
         }
     }
@@ -287,7 +240,7 @@ impl Syncer {
             Err(JournalError::Unwritten(error) | JournalError::Failed(error)) => {
                 log::error!(
                     "store {}: journal: {error}; it is off, segments are synced directly",
-                    self.dir.display()
+                    self.directories.dir().display()
                 );
                 self.abandon_journal();
                 false
@@ -306,15 +259,7 @@ impl Syncer {
             self.fail(key.0, &error);
         }
         if let Err(error) = self.journal.remove() {
-            log::error!("store {}: cannot remove the journal: {error}", self.dir.display());
+            log::error!("store {}: cannot remove the journal: {error}", self.directories.dir().display());
         }
     }
-}
-
-/// Removes a directory and its files.
-pub(crate) fn remove_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
-    for file in fs.list(dir)? {
-        fs.remove_file(&dir.join(file))?;
-    }
-    fs.remove_dir(dir)
 }

@@ -1,5 +1,5 @@
-//! The part of a group that no acknowledgement waits for. The committer runs it after the acknowledgements were
-//! delivered, a slice at a time, so that slow system calls delay neither the shard nor, for long, its next group.
+//! The part of a group that no acknowledgement waits for. A thread of its own runs it, a slice at a time, so that slow
+//! system calls delay neither the shard nor its next group. With the inline committer, it follows the acknowledgements.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -178,21 +178,35 @@ impl Deferred {
         }
     }
 
-    /// Takes up to `slice` pieces of each kind, and the checkpoint.
+    /// Takes up to `max` logs to create.
+    pub(crate) fn take_creations(&mut self, max: usize) -> Self {
+        let mut first = Self::default();
+        while first.logs.len() < max
+            && let Some((log, request)) = self.logs.pop_first()
+        {
+            first.logs.insert(log, request);
+        }
+        first
+    }
+
+    /// The logs that it concerns.
+    pub(crate) fn logs(&self) -> impl Iterator<Item = LogId> {
+        let indexes = self.indexes.iter().map(|index| index.key.0);
+        let files = self.files.iter().map(|file| file.log);
+        let reservations = self.reservations.keys().map(|(log, _)| *log);
+        let keys = self.removals.keys().chain(self.logs.keys()).chain(self.segments.keys());
+        keys.copied().chain(indexes).chain(files).chain(reservations)
+    }
+
+    /// Takes the checkpoint and up to `slice` pieces of each kind, except creations and removals of logs.
     pub(crate) fn take_first(&mut self, slice: usize) -> Self {
         let mut first = Self {
             checkpoint: self.checkpoint.take(),
-            removals: std::mem::take(&mut self.removals),
             indexes: self.indexes.drain(..slice.min(self.indexes.len())).collect(),
             files: self.files.drain(..slice.min(self.files.len())).collect(),
             syncs: self.syncs.drain(..slice.min(self.syncs.len())).collect(),
             ..Self::default()
         };
-        while first.logs.len() < slice
-            && let Some((log, request)) = self.logs.pop_first()
-        {
-            first.logs.insert(log, request);
-        }
         while first.reservations.len() < slice
             && let Some((key, reservation)) = self.reservations.pop_first()
         {

@@ -30,6 +30,16 @@ pub(crate) struct Range {
     pub(crate) releases_space: bool,
 }
 
+impl Range {
+    /// Syncs the segment, after giving back the space behind it.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        if self.releases_space {
+            self.file.set_len(self.to)?;
+        }
+        self.file.sync_data()
+    }
+}
+
 /// Number of keys that can alternate without an update of the map.
 const NEWEST: usize = 3;
 

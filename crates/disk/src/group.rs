@@ -10,11 +10,7 @@ use std::sync::Arc;
 use mainstem_log::{Error, LogId, Ticket};
 
 use crate::deferred::Deferred;
-use crate::failure::{Failure, store_error};
 use crate::files::{Range, SegmentKey};
-use crate::fs::Fs;
-use crate::index::Index;
-use crate::name;
 use crate::scan::Place;
 
 /// Report of one log, delivered when its group is durable or has failed.
@@ -67,33 +63,6 @@ pub(crate) struct Group {
     /// Logs whose segments are to get their names after all.
     pub(crate) retries: BTreeSet<LogId>,
     pub(crate) deferred: Deferred,
-}
-
-impl DirSync {
-    /// Gives files the names of segments, and syncs the directory.
-    ///
-    /// # Errors
-    /// [`Failure::Full`]: the segments that are left have no names yet, and may get them later.
-    pub(crate) fn name_segments(&mut self, fs: &dyn Fs) -> Result<(), Failure> {
-        let sync = |dir: &Path| {
-            fs.sync_dir(dir).map_err(|error| match store_error(&error) {
-                // The directory could not be opened. Any other failed sync cannot be repeated.
-                Error::TooManyFiles => Failure::Full(Error::TooManyFiles),
-                _ => Failure::Broken(error),
-            })
-        };
-        if self.is_new && !self.segments.is_empty() {
-            // The second segment must not become durable before the first one.
-            sync(&self.dir)?;
-        }
-        while let Some((base, path)) = self.segments.first() {
-            // Left by an append that was rolled back.
-            Index::remove(fs, &self.dir.join(name::index(*base))).map_err(Failure::Broken)?;
-            fs.rename(path, &self.dir.join(name::segment(*base)))?;
-            self.segments.remove(0);
-        }
-        sync(&self.dir)
-    }
 }
 
 impl Group {
@@ -175,6 +144,25 @@ impl Group {
                 *last = Ack { earlier: last.earlier + 1 + ack.earlier, ..ack }
             }
             _ => self.acks.push(ack),
+        }
+    }
+
+    /// The logs whose directories change, or that have ranges or acks.
+    pub(crate) fn logs(&self) -> impl Iterator<Item = LogId> + use<> {
+        let ranges = self.ranges.keys().map(|(log, _)| *log);
+        let acks = self.acks.iter().map(|ack| ack.log);
+        let logs: BTreeSet<LogId> = self.dirs.keys().copied().chain(ranges).chain(acks).collect();
+        logs.into_iter()
+    }
+
+    /// Takes what concerns a log, except deferred work.
+    pub(crate) fn take_log(&mut self, log: LogId) -> Self {
+        Self {
+            dirs: self.dirs.remove_entry(&log).into_iter().collect(),
+            ranges: self.ranges.extract_if(.., |(owner, _), _| *owner == log).collect(),
+            acks: self.acks.extract_if(.., |ack| ack.log == log).collect(),
+            retries: self.retries.take(&log).into_iter().collect(),
+            deferred: Deferred::default(),
         }
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Recovery replays the journal before it reads anything else (`redo.rs`).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Bound;
@@ -26,7 +27,9 @@ const ALIGN_BYTES: usize = 512;
 /// Bytes zeroed at a time.
 const FILL_BYTES: u64 = 1 << 20;
 /// Segments that are synced at once to make room for others.
-const RELIEVED_MAX: usize = 2;
+const RELIEVED_MAX: usize = 4;
+/// Segments of the inactive half that are synced at once.
+const PACED_MAX: usize = 8;
 const WRITE: u8 = 1;
 const FORGET: u8 = 2;
 
@@ -75,8 +78,19 @@ pub(crate) struct Journal {
     generation: u64,
     state: State,
     record: Vec<u8>,
+    /// Number of writes so far.
+    writes: u64,
     /// The segment that was synced last to make room for others.
     relieved: SegmentKey,
+}
+
+/// A segment with writes that only the journal makes durable.
+#[derive(Clone)]
+pub(crate) struct Unsynced {
+    pub(crate) key: SegmentKey,
+    pub(crate) file: Arc<dyn File>,
+    /// The journal's last write to it.
+    pub(crate) write: u64,
 }
 
 #[derive(Default)]
@@ -89,7 +103,7 @@ struct Half {
     records: u64,
     generation: u64,
     /// Segments with writes in this half that were not synced since.
-    unsynced: BTreeMap<SegmentKey, Arc<dyn File>>,
+    unsynced: BTreeMap<SegmentKey, Unsynced>,
     /// Size of `unsynced` when the other half became active.
     unsynced_at_switch: usize,
     /// Names of the logs with writes in this half.
@@ -110,6 +124,7 @@ impl Journal {
             generation: 1,
             state,
             record: Vec::new(),
+            writes: 0,
             relieved: (LogId(0), 0),
         }
     }
@@ -135,9 +150,11 @@ impl Journal {
         let outcome = written.and_then(|()| self.write_record(&mut record));
         self.record = record;
         outcome?;
+        self.writes += 1;
         let half = &mut self.halves[self.active];
         for range in ranges {
-            half.unsynced.insert(range.key, range.file.clone());
+            let unsynced = Unsynced { key: range.key, file: range.file.clone(), write: self.writes };
+            half.unsynced.insert(range.key, unsynced);
             if !half.names.contains(&range.name) {
                 half.names.insert(range.name.clone());
             }
@@ -180,40 +197,63 @@ impl Journal {
         }
     }
 
-    /// Syncs every segment of a log that depends on the journal.
+    /// Records how a sync went that began after this write to the segment. Later writes still depend on the journal.
     ///
     /// # Errors
     /// As [`Journal::pace`].
-    pub(crate) fn sync_log(&mut self, log: LogId) -> Result<(), (SegmentKey, io::Error)> {
-        for half in 0..self.halves.len() {
-            let of_log = self.halves[half].unsynced.range((log, 0)..=(log, u64::MAX));
-            let mut files: Vec<_> = of_log.map(|(key, file)| (*key, file.clone())).collect();
-            while self.state != State::Stuck
-                && let Some((key, file)) = files.pop()
-            {
-                self.sync_segment(key, &*file)?;
+    pub(crate) fn synced_to(
+        &mut self,
+        to: &Unsynced,
+        outcome: io::Result<()>,
+    ) -> Result<(), (SegmentKey, io::Error)> {
+        if let Err(error) = outcome {
+            self.state = State::Stuck;
+            return Err((to.key, error));
+        }
+        for half in &mut self.halves {
+            if half.unsynced.get(&to.key).is_some_and(|known| known.write <= to.write) {
+                half.unsynced.remove(&to.key);
             }
         }
         Ok(())
     }
 
-    /// Syncs some segments of the inactive half, paced so that all are synced when the active half is three quarters
-    /// full. Syncs a few more if more than three quarters of `segments_max` depend on the journal: an append to a
-    /// segment for which there is no room waits for a sync of its own.
-    ///
-    /// # Errors
-    /// The segment that could not be synced. The journal then accepts no more writes and is retained for recovery.
-    pub(crate) fn pace(&mut self, segments_max: usize) -> Result<(), (SegmentKey, io::Error)> {
-        for _ in 0..RELIEVED_MAX {
-            if self.unsynced() > segments_max / 4 * 3 {
-                self.relieve()?;
-            }
+    /// The segments of a log need the journal no longer: they are gone.
+    pub(crate) fn drop_log(&mut self, log: LogId) {
+        for half in &mut self.halves {
+            half.unsynced.retain(|(owner, _), _| *owner != log);
+        }
+    }
+
+    /// Segments to sync now: some of the inactive half, paced so that all are synced when the active half is three
+    /// quarters full, and a few more if more than three quarters of `segments_max` depend on the journal. An append to
+    /// a segment for which there is no room waits for a sync of its own.
+    pub(crate) fn due(&mut self, segments_max: usize) -> Vec<Unsynced> {
+        let mut due = Vec::new();
+        if self.state == State::Stuck {
+            return due;
+        }
+        if self.unsynced() > segments_max / 4 * 3 {
+            self.add_relief(&mut due);
         }
         let used = self.halves[self.active].used;
         let inactive = &self.halves[1 - self.active];
         let at_switch = inactive.unsynced_at_switch as u64;
         let done_target = (at_switch * used * 4).div_ceil(self.bytes.max(1) * 3).min(at_switch);
-        self.sync_until((at_switch - done_target) as usize, 1 - self.active)
+        let late = inactive.unsynced.len().saturating_sub((at_switch - done_target) as usize);
+        due.extend(inactive.unsynced.values().take(late.min(PACED_MAX)).cloned());
+        due
+    }
+
+    /// Syncs the segments that are [due](Self::due).
+    ///
+    /// # Errors
+    /// The segment that could not be synced. The journal then accepts no more writes and is retained for recovery.
+    pub(crate) fn pace(&mut self, segments_max: usize) -> Result<(), (SegmentKey, io::Error)> {
+        for segment in self.due(segments_max) {
+            self.sync_segment(&segment)?;
+        }
+        Ok(())
     }
 
     /// Syncs every segment that depends on the journal.
@@ -251,35 +291,41 @@ impl Journal {
         }
     }
 
-    /// Syncs the next segment, in the order of the keys. Segments that are written all the time have their turn like
+    /// Adds the next segments, in the order of the keys. Segments that are written all the time have their turn like
     /// others, since nothing tells them apart.
-    fn relieve(&mut self) -> Result<(), (SegmentKey, io::Error)> {
-        let after = (Bound::Excluded(self.relieved), Bound::Unbounded);
-        let next = |range: (Bound<SegmentKey>, Bound<SegmentKey>)| {
-            let firsts = self.halves.iter().filter_map(move |half| half.unsynced.range(range).next());
-            firsts.min_by_key(|(key, _)| **key).map(|(key, file)| (*key, Arc::clone(file)))
-        };
-        let found = next(after).or_else(|| next((Bound::Unbounded, Bound::Unbounded)));
-        let Some((key, file)) = found.filter(|_| self.state != State::Stuck) else { return Ok(()) };
-        self.relieved = key;
-        self.sync_segment(key, &*file)
+    fn add_relief(&mut self, due: &mut Vec<Unsynced>) {
+        for _ in 0..RELIEVED_MAX {
+            let after = (Bound::Excluded(self.relieved), Bound::Unbounded);
+            let next = |range: (Bound<SegmentKey>, Bound<SegmentKey>)| {
+                let firsts = self.halves.iter().filter_map(move |half| half.unsynced.range(range).next());
+                // Of a segment in both halves, the later write.
+                firsts
+                    .min_by_key(|(key, known)| (**key, Reverse(known.write)))
+                    .map(|(_, known)| known.clone())
+            };
+            let found = next(after).or_else(|| next((Bound::Unbounded, Bound::Unbounded)));
+            let Some(segment) = found else { return };
+            self.relieved = segment.key;
+            due.push(segment);
+        }
     }
 
     fn sync_until(&mut self, remaining: usize, half: usize) -> Result<(), (SegmentKey, io::Error)> {
         while self.state != State::Stuck && self.halves[half].unsynced.len() > remaining {
-            let Some((key, file)) = self.halves[half].unsynced.first_key_value() else { break };
-            let (key, file) = (*key, file.clone());
-            self.sync_segment(key, &*file)?;
+            let Some((_, segment)) = self.halves[half].unsynced.first_key_value() else { break };
+            let segment = segment.clone();
+            self.sync_segment(&segment)?;
         }
         Ok(())
     }
 
-    fn sync_segment(&mut self, key: SegmentKey, file: &dyn File) -> Result<(), (SegmentKey, io::Error)> {
-        if let Err(error) = file.sync_data() {
+    fn sync_segment(&mut self, segment: &Unsynced) -> Result<(), (SegmentKey, io::Error)> {
+        if let Err(error) = segment.file.sync_data() {
             self.state = State::Stuck;
-            return Err((key, error));
+            return Err((segment.key, error));
         }
-        self.synced(key);
+        // Nobody else writes meanwhile.
+        self.synced(segment.key);
         Ok(())
     }
 

@@ -46,8 +46,9 @@
 //! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `tail.rs` | the newest entries, in memory |
-//! | `group.rs`, `commit.rs`, `deferred.rs` | what the committer is given, group commit, its work after acknowledgements |
+//! | `group.rs`, `commit.rs`, `report.rs` | what the committer is given, group commit, what it reports |
 //! | `queue.rs`, `backlog.rs` | the channel between a shard and its committer; the order of the committer's work |
+//! | `deferred.rs`, `batch.rs`, `directories.rs` | work that no acknowledgement waits for, slow work for a second thread, slow calls |
 //! | `next_file.rs`, `roller.rs` | the file of a log's next segment, created in advance; how a log gets it |
 //! | `refused_names.rs` | the work of logs whose next segment has no name for lack of space |
 //! | `journal.rs` | small writes of many logs in one sync |
@@ -56,6 +57,7 @@
 //! | `fault.rs` | the fault injector |
 
 mod backlog;
+mod batch;
 mod checkpoint;
 mod cleaning;
 mod commit;
@@ -63,6 +65,7 @@ mod compact;
 mod creation;
 mod cursors;
 mod deferred;
+mod directories;
 mod disk;
 mod failure;
 pub mod fault;
@@ -89,6 +92,7 @@ mod redo;
 mod refused_names;
 mod removal;
 mod repair;
+mod report;
 mod roller;
 mod scan;
 mod segments;

@@ -1,8 +1,9 @@
 //! The queue between a shard and its committer: groups in one direction, reports in the other.
 //!
 //! With a committer thread, submitting merges into the next group under a mutex and never waits for the disk. The
-//! thread moves it to its [`Backlog`]. The shard polls for reports with one atomic load. A shard that has to wait for
-//! what it submitted for a log waits for the running group and for one with nothing else that is slow
+//! thread moves it to its [`Backlog`], and gives slow work to a second thread, a [`Batch`] at a time. The shard polls
+//! for reports with one atomic load. A shard that has to wait for what it submitted for a log waits for the running
+//! group, for a batch that concerns the log, and for one group with nothing else that is slow
 //! ([`CommitQueue::wait_for`]), however long the backlog is. With the inline committer, submitting runs the group at
 //! once.
 
@@ -14,15 +15,18 @@ use std::thread::JoinHandle;
 use mainstem_log::LogId;
 
 use crate::backlog::Backlog;
-use crate::commit::{Report, Syncer};
+use crate::batch::{Batch, Done};
+use crate::commit::Syncer;
+use crate::directories::Directories;
 use crate::group::Group;
+use crate::report::Report;
 use crate::settings::Committer;
 
 /// The shard's end of the queue.
 pub(crate) struct CommitQueue {
     shared: Arc<Shared>,
-    /// `None` with the inline committer.
-    thread: Option<JoinHandle<()>>,
+    /// The committer and the thread for slow work. Empty with the inline committer.
+    threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -30,8 +34,10 @@ struct Shared {
     /// Whether [`State::report`] is not empty. Changes only while the state is locked.
     has_report: AtomicBool,
     syncer: Mutex<Syncer>,
-    /// Signaled when work was submitted.
+    /// Signaled when work was submitted, or a batch is done.
     work: Condvar,
+    /// Signaled when there is a batch.
+    slow_work: Condvar,
     /// Signaled when the committer has no more work, or has done what was urgent.
     idle: Condvar,
 }
@@ -49,8 +55,12 @@ struct State {
     /// What the shard waits for.
     urgent: Option<Urgent>,
     report: Report,
+    batch: Option<Batch>,
+    done: Option<Done>,
     is_busy: bool,
     is_closed: bool,
+    /// The committer has ended, and gives no more batches.
+    has_ended: bool,
 }
 
 /// Ignores poisoning: no panic leaves the data behind these locks inconsistent.
@@ -69,22 +79,27 @@ impl CommitQueue {
             has_report: AtomicBool::new(false),
             syncer: Mutex::new(syncer),
             work: Condvar::new(),
+            slow_work: Condvar::new(),
             idle: Condvar::new(),
         });
-        let thread = match committer {
-            Committer::Inline => None,
-            Committer::Thread { wake } => {
-                let shared = shared.clone();
-                let builder = std::thread::Builder::new().name("committer".into());
-                Some(builder.spawn(move || shared.run(&*wake))?)
-            }
-        };
-        Ok(Self { shared, thread })
+        let mut queue = Self { shared, threads: Vec::new() };
+        if let Committer::Thread { wake } = committer {
+            let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+                std::thread::Builder::new().name(name.into()).spawn(run)
+            };
+            let shared = Arc::clone(&queue.shared);
+            let directories = lock(&shared.syncer).directories();
+            queue.threads.push(spawn("committer", Box::new(move || shared.run(&*wake)))?);
+            let shared = Arc::clone(&queue.shared);
+            // If this fails, the queue is dropped, which ends the committer.
+            queue.threads.push(spawn("directories", Box::new(move || shared.run_batches(&directories)))?);
+        }
+        Ok(queue)
     }
 
     /// Whether the committer has a thread of its own.
     pub(crate) fn has_thread(&self) -> bool {
-        self.thread.is_some()
+        !self.threads.is_empty()
     }
 
     /// Submits a group.
@@ -92,11 +107,14 @@ impl CommitQueue {
         if group.is_empty() {
             return;
         }
-        if self.thread.is_none() {
+        if !self.has_thread() {
             let mut syncer = lock(&self.shared.syncer);
             let (acks, deferred) = syncer.run(group);
             let mut report = Report { acks, ..Report::default() };
             report.append(&mut syncer.run_deferred(deferred));
+            syncer.pace();
+            report.broken.append(&mut syncer.newly_broken());
+            report.refused.append(&mut syncer.refused_names.take_unreported());
             self.shared.put(report);
             return;
         }
@@ -116,7 +134,7 @@ impl CommitQueue {
 
     /// Waits until everything submitted is done and returns the locked syncer.
     pub(crate) fn wait_idle(&self) -> MutexGuard<'_, Syncer> {
-        if self.thread.is_some() {
+        if self.has_thread() {
             let mut state = lock(&self.shared.state);
             while state.is_busy || !state.next.is_empty() {
                 state = wait(&self.shared.idle, state);
@@ -127,7 +145,7 @@ impl CommitQueue {
 
     /// Waits until everything submitted for this log, and every checkpoint, is done. Returns the locked syncer.
     pub(crate) fn wait_for(&self, log: Option<LogId>) -> MutexGuard<'_, Syncer> {
-        if self.thread.is_some() {
+        if self.has_thread() {
             let mut state = lock(&self.shared.state);
             if state.is_busy || !state.next.is_empty() {
                 state.urgent = Some(Urgent { log });
@@ -148,12 +166,15 @@ impl CommitQueue {
 
 impl Drop for CommitQueue {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            lock(&self.shared.state).is_closed = true;
-            self.shared.work.notify_one();
+        lock(&self.shared.state).is_closed = true;
+        self.shared.work.notify_one();
+        // The committer first: it waits for the last batch.
+        for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                log::error!("the committer thread panicked");
+                log::error!("a thread of the committer panicked");
             }
+            lock(&self.shared.state).has_ended = true;
+            self.shared.slow_work.notify_one();
         }
     }
 }
@@ -164,30 +185,39 @@ impl Shared {
         let mut state = lock(&self.state);
         let mut backlog = Backlog::default();
         loop {
-            let urgent = state.urgent;
-            if urgent.is_none() && state.next.is_empty() && backlog.is_empty() {
-                state.is_busy = false;
-                self.idle.notify_all();
-                if state.is_closed {
-                    return;
+            let may_run = |urgent: &Urgent| state.done.is_some() || backlog.has(urgent.log);
+            let is_urgent = state.urgent.as_ref().is_some_and(may_run);
+            if !is_urgent && state.done.is_none() && state.next.is_empty() && !backlog.is_ready() {
+                if backlog.is_empty() {
+                    state.is_busy = false;
+                    self.idle.notify_all();
+                    if state.is_closed {
+                        return;
+                    }
                 }
                 state = wait(&self.work, state);
                 continue;
             }
-            let submitted = std::mem::take(&mut state.next);
+            let (submitted, done) = (std::mem::take(&mut state.next), state.done.take());
+            let urgent = state.urgent.filter(|_| is_urgent);
             state.is_busy = true;
             drop(state);
+
+            let mut syncer = lock(&self.syncer);
+            if let Some(done) = done {
+                backlog.take_back();
+                self.deliver(syncer.finish(done), wake);
+            }
             backlog.add(submitted);
             let group = match urgent {
                 Some(Urgent { log }) => backlog.take_urgent(log),
-                None => backlog.next(),
+                None => backlog.take_plain(),
             };
-
-            let mut syncer = lock(&self.syncer);
             let (acks, deferred) = syncer.run(group);
             let (broken, refused) = (syncer.newly_broken(), syncer.refused_names.take_unreported());
             self.deliver(Report { acks, broken, refused, ..Report::default() }, wake);
             self.deliver(syncer.run_deferred(deferred), wake);
+            self.give_batch(&mut backlog, &mut syncer);
             drop(syncer);
 
             state = lock(&self.state);
@@ -195,6 +225,34 @@ impl Shared {
                 state.urgent = None;
                 self.idle.notify_all();
             }
+        }
+    }
+
+    /// Gives the next batch to the thread for slow work, unless it has one.
+    fn give_batch(&self, backlog: &mut Backlog, syncer: &mut Syncer) {
+        let mut batch = backlog.take_batch(|| syncer.due());
+        let kept = syncer.admit(&mut batch);
+        if !batch.is_empty() {
+            backlog.give(&batch);
+            lock(&self.state).batch = Some(batch);
+            self.slow_work.notify_one();
+        }
+        backlog.add(kept);
+    }
+
+    /// Runs the thread for slow work.
+    fn run_batches(&self, directories: &Directories) {
+        let mut state = lock(&self.state);
+        while !state.has_ended {
+            let Some(batch) = state.batch.take() else {
+                state = wait(&self.slow_work, state);
+                continue;
+            };
+            drop(state);
+            let done = batch.run(directories);
+            state = lock(&self.state);
+            state.done = Some(done);
+            self.work.notify_one();
         }
     }
 

@@ -16,7 +16,8 @@ use mainstem_log::{
 };
 
 use crate::checkpoint::{self, Checkpoint, Loaded};
-use crate::commit::{Syncer, remove_dir};
+use crate::commit::Syncer;
+use crate::directories::remove_dir;
 use crate::disk::Disk;
 use crate::failure::{Failure, store_error};
 use crate::files::{Files, Recent};

@@ -25,7 +25,7 @@ run: ## Build the broker and start it on 127.0.0.1:1883, data in ./data
 	exec target/release/mainstem $(ARGS)
 
 test: ## Run every check and every test
-	@xtask/setup cc
+	@xtask/setup cc c++
 	cargo xtask ci
 
 fuzz: ## Fuzz each target for FUZZ_SECONDS (300) seconds

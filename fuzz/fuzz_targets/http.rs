@@ -188,15 +188,16 @@ fn check(mut received: &[u8]) {
 fn address() -> SocketAddr {
     static SERVER: OnceLock<(SocketAddr, HttpServer)> = OnceLock::new();
     let start = || {
-        let bound = Bound::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let bound = Bound::bind("http", SocketAddr::from(([127, 0, 0, 1], 0)), None).expect("a free port");
+        let (_, address) = bound.name_and_address().expect("an address");
         let settings = Settings {
             body_bytes_max: 64 * 1024,
             request_timeout: Duration::from_millis(100),
             idle_timeout: Duration::from_millis(100),
             ..Settings::default()
         };
-        let server = bound.start(settings, Arc::new(Answering)).expect("a thread");
-        (server.address(), server)
+        let server = mainstem_admin::start(vec![bound], settings, Arc::new(Answering)).expect("a thread");
+        (address, server)
     };
     SERVER.get_or_init(start).0
 }
@@ -230,6 +231,10 @@ impl Broker for Answering {
 
     fn queues(&self) -> Vec<Arc<str>> {
         vec!["q".into()]
+    }
+
+    fn is_topic(&self, _: &str) -> bool {
+        false
     }
 
     fn bindings(&self) -> Vec<Map<String, Value>> {

@@ -7,7 +7,7 @@
 //! - `config-reference`, `metrics-reference`: the pages of all configuration keys and of all metrics, printed by the
 //!   broker from its tables.
 //! - `conformance`: the tables that link statements of the specifications to tests.
-//! - `fuzz`: each fuzz target for a number of seconds.
+//! - `fuzz`: each fuzz target for a number of seconds or executions.
 //! - `bench`, `bench-kafka`, `bench-queue`: comparison of the broker with its peers; `bench-peers` installs them.
 //! - `bench-bus`: comparison of the bus with other buses and channels.
 //! - `bystander`: innocent clients beside an attacker.
@@ -51,7 +51,8 @@ usage: cargo xtask <command>
                           fail if that page is stale
   conformance             write docs/conformance/*.md
   conformance --check     fail if a statement has no test, or the tables are stale
-  fuzz [--seconds N]      run each fuzz target for N seconds (300)
+  fuzz [TARGET...] [--seconds N] [--executions N]
+                          run each fuzz target for N seconds (300), or that many executions
   bench [ROW...] [--rounds N] [--seconds N] [--peers A,B]
                           compare the broker with its peers over MQTT (3 rounds of 8 seconds)
   bench-kafka [ROW...] [--rounds N] [--seconds N] [--peers A,B]
@@ -90,11 +91,7 @@ fn main() -> ExitCode {
         ["metrics-reference", "--check"] => reference::check(root, reference::METRICS),
         ["conformance"] => conformance::write(root),
         ["conformance", "--check"] => conformance::check(root),
-        ["fuzz"] => fuzz::run(root, 300),
-        ["fuzz", "--seconds", seconds] => seconds
-            .parse()
-            .map_err(|_| format!("--seconds takes a number, not `{seconds}`"))
-            .and_then(|seconds| fuzz::run(root, seconds)),
+        ["fuzz", ref rest @ ..] => fuzz::Options::parse(rest).and_then(|options| fuzz::run(root, &options)),
         ["bench", "log", ref rows @ ..] => bench_crate(root, "mainstem-disk", "log", rows),
         ["bench", "queues", ref rows @ ..] => bench_crate(root, "mainstem-queue", "queues", rows),
         ["bench", ref rest @ ..] => bench::run(root, &bench::MQTT, rest),

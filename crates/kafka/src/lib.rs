@@ -49,6 +49,7 @@
 //! |---|---|
 //! | `api.rs` | one file per API, and the list of all of them |
 //! | `message.rs` | the traits of messages, and the `api!` macro |
+//! | `decoder.rs`, `steps.rs` | decodes a message in steps |
 //! | `wire.rs`, `reader.rs`, `uuid.rs` | the types of the protocol and their encodings |
 //! | `frame.rs`, `header.rs` | what precedes the body of a request or response |
 //! | `error_code.rs` | error codes |
@@ -59,6 +60,7 @@
 mod message;
 
 pub mod api;
+mod decoder;
 pub mod error_code;
 pub mod frame;
 pub mod header;
@@ -68,9 +70,11 @@ mod reader;
 mod round_trips;
 #[cfg(test)]
 mod sample;
+mod steps;
 mod uuid;
 mod wire;
 
+pub use decoder::Decoder;
 pub use error_code::ErrorCode;
 pub use header::{RequestHeader, put_response_header};
 pub use message::{Message, Request};

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use crate::reader::{DecodeError, Reader};
+use crate::steps::{Progress, Steps};
 
 /// Body of a request or a response, without frame and header.
 pub trait Message: Sized + Default + Clone + Debug + PartialEq {
@@ -16,6 +17,15 @@ pub trait Message: Sized + Default + Clone + Debug + PartialEq {
     /// # Errors
     /// [`DecodeError`] if the input is truncated or malformed.
     fn decode(reader: &mut Reader<'_>, version: i16) -> Result<Self, DecodeError>;
+
+    /// Continues to decode a message, see [`Decoder`](crate::Decoder).
+    #[doc(hidden)]
+    fn decode_some(
+        &mut self,
+        reader: &mut Reader<'_>,
+        version: i16,
+        steps: &mut Steps,
+    ) -> Result<Progress, DecodeError>;
 
     /// Appends the message in the encoding of `version`. Fields that the version does not have are omitted; a null that
     /// the version does not allow is encoded as empty.
@@ -86,6 +96,16 @@ macro_rules! impl_message {
                 crate::wire::Wire::take(reader, crate::wire::Form::of(version, $flexible_from))
             }
 
+            fn decode_some(
+                &mut self,
+                reader: &mut crate::reader::Reader<'_>,
+                version: i16,
+                steps: &mut crate::steps::Steps,
+            ) -> Result<crate::steps::Progress, crate::reader::DecodeError> {
+                let form = crate::wire::Form::of(version, $flexible_from);
+                crate::wire::Wire::take_some(self, reader, form, steps)
+            }
+
             fn encode(&self, into: &mut Vec<u8>, version: i16) {
                 crate::wire::Wire::put(self, into, crate::wire::Form::of(version, $flexible_from));
             }
@@ -136,10 +156,36 @@ macro_rules! fields {
                 $(throttle_time!(self, $field);)*
                 None
             }
+
+            /// Decodes the tagged fields at the end of the struct, if the version has any.
+            #[allow(unused_mut, reason = "there are structs without tagged fields")]
+            fn take_tagged(
+                &mut self,
+                reader: &mut crate::reader::Reader<'_>,
+                form: crate::wire::Form,
+            ) -> Result<(), crate::reader::DecodeError> {
+                if !form.flexible {
+                    return Ok(());
+                }
+                for _ in 0..reader.tag_count()? {
+                    let (tag, mut value) = reader.tagged()?;
+                    match tag {
+                        $($($tag if in_version!(form $(, $tagged_versions)?) => {
+                            self.$tagged = crate::wire::Wire::take(&mut value, form.with_null(true))?;
+                        })+)?
+                        _ => {}
+                    }
+                    reader.end_tagged(&value);
+                }
+                Ok(())
+            }
         }
 
         #[allow(unused_mut, reason = "there are structs without tagged fields")]
+        #[allow(unused_assignments, reason = "no field follows the last")]
         impl crate::wire::Wire for $name {
+            const HAS_ARRAYS: bool = false $(|| <$type as crate::wire::Wire>::HAS_ARRAYS)*;
+
             fn take(
                 reader: &mut crate::reader::Reader<'_>,
                 form: crate::wire::Form,
@@ -148,20 +194,35 @@ macro_rules! fields {
                 $(if in_version!(form $(, $versions)?) {
                     this.$field = crate::wire::Wire::take(reader, form.with_null(in_version!(form $(, $null)?)))?;
                 })*
-                if form.flexible {
-                    let count = reader.uvarint()?;
-                    for _ in 0..count {
-                        let (tag, mut value) = reader.tagged()?;
-                        match tag {
-                            $($($tag if in_version!(form $(, $tagged_versions)?) => {
-                                this.$tagged = crate::wire::Wire::take(&mut value, form.with_null(true))?;
-                            })+)?
-                            _ => {}
-                        }
-                        reader.end_tagged(&value);
-                    }
-                }
+                this.take_tagged(reader, form)?;
                 Ok(this)
+            }
+
+            fn take_some(
+                &mut self,
+                reader: &mut crate::reader::Reader<'_>,
+                form: crate::wire::Form,
+                steps: &mut crate::steps::Steps,
+            ) -> Result<crate::steps::Progress, crate::reader::DecodeError> {
+                if !<Self as crate::wire::Wire>::HAS_ARRAYS {
+                    *self = crate::wire::Wire::take(reader, form)?;
+                    return Ok(crate::steps::Progress::Complete);
+                }
+                // Number of the field at which the last step has stopped, and of the current one.
+                let begins_at = steps.resume().unwrap_or(0);
+                let mut number = 0;
+                $({
+                    if number >= begins_at && in_version!(form $(, $versions)?) {
+                        let form = form.with_null(in_version!(form $(, $null)?));
+                        let progress = crate::wire::Wire::take_some(&mut self.$field, reader, form, steps)?;
+                        if progress == crate::steps::Progress::Partial {
+                            return Ok(steps.stop(number));
+                        }
+                    }
+                    number += 1;
+                })*
+                self.take_tagged(reader, form)?;
+                Ok(crate::steps::Progress::Complete)
             }
 
             fn put(&self, into: &mut Vec<u8>, form: crate::wire::Form) {

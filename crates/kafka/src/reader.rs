@@ -28,7 +28,11 @@ impl std::error::Error for DecodeError {}
 
 /// Limit on the memory of all array elements of one message. An element can take some twenty times more memory than
 /// wire bytes, and a frame may be as long as the longest record batch; no legitimate message comes near this.
-const ARRAY_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const ARRAY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Most tagged fields of a struct, and of a header. The protocol defines three at most; unknown ones are skipped one by
+/// one, and take two bytes each.
+const TAGGED_FIELDS_MAX: u32 = 1_000;
 
 /// The unread rest of a message.
 #[derive(Clone, Debug)]
@@ -42,6 +46,19 @@ impl<'a> Reader<'a> {
     /// Starts at the beginning of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, array_budget: ARRAY_BYTES_MAX }
+    }
+
+    /// Continues at the beginning of `bytes`, within the budget for arrays that is left.
+    pub(crate) const fn resume(bytes: &'a [u8], array_budget: Option<usize>) -> Self {
+        match array_budget {
+            Some(array_budget) => Self { rest: bytes, array_budget },
+            None => Self::new(bytes),
+        }
+    }
+
+    /// Memory that further array elements may take, bytes.
+    pub(crate) const fn array_budget(&self) -> usize {
+        self.array_budget
     }
 
     /// The unread bytes.
@@ -98,6 +115,17 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Malformed("a varint exceeds 32 bits"))
     }
 
+    /// Reads the number of tagged fields.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is truncated or malformed, or above [`TAGGED_FIELDS_MAX`].
+    pub(crate) fn tag_count(&mut self) -> Result<u32, DecodeError> {
+        match self.uvarint()? {
+            count @ ..=TAGGED_FIELDS_MAX => Ok(count),
+            _ => Err(DecodeError::Malformed("a struct has more than 1,000 tagged fields")),
+        }
+    }
+
     /// Reads a tagged field (KIP-482): its tag, and a reader for its value. Pass that reader to [`Self::end_tagged`]
     /// afterwards.
     pub(crate) fn tagged(&mut self) -> Result<(u32, Self), DecodeError> {
@@ -123,7 +151,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`DecodeError`] if the section is truncated or malformed.
     pub fn skip_tags(&mut self) -> Result<(), DecodeError> {
-        for _ in 0..self.uvarint()? {
+        for _ in 0..self.tag_count()? {
             self.tagged()?;
         }
         Ok(())
@@ -186,7 +214,9 @@ mod tests {
         assert_eq!(Reader::new(&[0]).skip_tags(), Ok(()));
         assert_eq!(Reader::new(&[1, 9, 2, 0, 0]).skip_tags(), Ok(()));
         assert_eq!(Reader::new(&[1, 9, 3, 0, 0]).skip_tags(), Err(DecodeError::Truncated));
-        let many = [0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 9, 0];
-        assert_eq!(Reader::new(&many).skip_tags(), Err(DecodeError::Truncated));
+        let most = [0xE8, 0x07, 9, 0];
+        assert_eq!(Reader::new(&most).skip_tags(), Err(DecodeError::Truncated));
+        let many = [0xE9, 0x07, 9, 0];
+        assert!(matches!(Reader::new(&many).skip_tags(), Err(DecodeError::Malformed(_))));
     }
 }

@@ -10,7 +10,8 @@ use kafka_protocol::messages::{ApiKey, RequestKind, ResponseKind};
 
 use crate::api;
 use crate::api::fetch::{FetchRequest, FetchResponse, FetchResponseWriter};
-use crate::api::produce::{ProduceRequest, ProduceRequestRef};
+use crate::api::produce::{ProduceRequest, ProduceRequestRef, has_more_partitions};
+use crate::decoder::Decoder;
 use crate::message::{Message, Request};
 use crate::reader::{DecodeError, Reader};
 use crate::sample::{Random, Sample, SampleVisitor};
@@ -81,6 +82,42 @@ fn messages_round_trip() {
         }
     }
     check_all(RoundTrip);
+}
+
+/// Decodes the message at the front of `bytes` in steps of so many elements.
+fn decoded_in_steps<M: Message>(bytes: &[u8], version: i16, elements: usize) -> Result<M, DecodeError> {
+    let mut decoder = Decoder::new(version);
+    loop {
+        if let Some(message) = decoder.step(bytes, elements)? {
+            return Ok(message);
+        }
+    }
+}
+
+#[test]
+fn decoding_in_steps_gives_the_same_messages_and_errors() {
+    struct Steps;
+    impl Check for Steps {
+        const ROUNDS: u64 = 20;
+
+        fn check<M: Message>(&mut self, api: MessageId, message: &M, random: &mut Random) {
+            let bytes = encoded(message, api.version);
+            for elements in [1, 2, 7] {
+                let decoded = decoded_in_steps::<M>(&bytes, api.version, elements);
+                assert_eq!(decoded.as_ref(), Ok(message), "{api:?} in steps of {elements}");
+            }
+            let mut corrupted = bytes;
+            if corrupted.is_empty() {
+                return;
+            }
+            let at = random.below(corrupted.len());
+            corrupted[at] = if random.below(2) == 0 { 0xFF } else { random.next() as u8 };
+            let whole = M::decode(&mut Reader::new(&corrupted), api.version);
+            let in_steps = decoded_in_steps::<M>(&corrupted, api.version, 1);
+            assert_eq!(format!("{in_steps:?}"), format!("{whole:?}"), "{api:?}: {corrupted:?}");
+        }
+    }
+    check_all(Steps);
 }
 
 /// API keys and versions that the other codec does not support.
@@ -235,12 +272,16 @@ fn unknown_tagged_fields_are_skipped() {
 }
 
 #[test]
-fn long_string_is_truncated_at_a_character_in_the_plain_encoding() {
+fn long_string_is_truncated_at_a_character() {
     use crate::api::heartbeat::HeartbeatRequest;
     let request = HeartbeatRequest { group_id: "é".repeat(20_000), ..HeartbeatRequest::default() };
-    let read: HeartbeatRequest = decoded(&encoded(&request, 3), 3).unwrap();
-    assert_eq!(read.group_id, "é".repeat(16_383));
-    assert_eq!(decoded(&encoded(&request, 4), 4), Ok(request));
+    for version in [3, 4] {
+        let read: HeartbeatRequest = decoded(&encoded(&request, version), version).unwrap();
+        assert_eq!(read.group_id, "é".repeat(16_383), "version {version}");
+    }
+    // The compact length of 32,768 bytes.
+    let too_long = [vec![0x81, 0x80, 0x02], vec![b'x'; 32_768]].concat();
+    assert!(matches!(decoded::<HeartbeatRequest>(&too_long, 4), Err(DecodeError::Malformed(_))));
 }
 
 #[test]
@@ -253,6 +294,10 @@ fn borrowed_produce_request_matches_the_owned_one() {
             let mut reader = Reader::new(&bytes);
             let borrowed = ProduceRequestRef::decode(&mut reader, version).unwrap();
             assert!(reader.is_empty());
+            assert_eq!(ProduceRequestRef::from(&request), borrowed);
+            let items: usize = request.topic_data.iter().map(|topic| 1 + topic.partition_data.len()).sum();
+            assert_eq!(has_more_partitions(&bytes, version, items), Ok(false));
+            assert_eq!(has_more_partitions(&bytes, version, items.saturating_sub(1)), Ok(items > 0));
             assert_eq!(borrowed.transactional_id, request.transactional_id.as_deref());
             assert_eq!((borrowed.acks, borrowed.timeout_ms), (request.acks, request.timeout_ms));
             assert_eq!(borrowed.topics.len(), request.topic_data.len());

@@ -4,6 +4,7 @@
 //! encodings, so message definitions do not depend on the version.
 
 use crate::reader::{DecodeError, Reader, put_uvarint};
+use crate::steps::{Progress, Steps};
 use crate::uuid::Uuid;
 
 /// What the encoding of a value depends on besides the value.
@@ -27,15 +28,40 @@ impl Form {
 }
 
 /// A type of the protocol.
-pub(crate) trait Wire: Sized {
+pub(crate) trait Wire: Sized + Default {
+    /// Whether values have arrays, so that they are decoded in several steps.
+    const HAS_ARRAYS: bool = false;
+
     fn take(reader: &mut Reader<'_>, form: Form) -> Result<Self, DecodeError>;
+
+    /// Decodes as [`Wire::take`] does, in steps, into what was the default before the first. See `steps.rs`.
+    fn take_some(
+        &mut self,
+        reader: &mut Reader<'_>,
+        form: Form,
+        _steps: &mut Steps,
+    ) -> Result<Progress, DecodeError> {
+        *self = Self::take(reader, form)?;
+        Ok(Progress::Complete)
+    }
 
     fn put(&self, into: &mut Vec<u8>, form: Form);
 }
 
 /// A type with an encoding for null, used by [`Option`].
-pub(crate) trait Nullable: Wire + Default {
+pub(crate) trait Nullable: Wire {
     fn take_nullable(reader: &mut Reader<'_>, form: Form) -> Result<Option<Self>, DecodeError>;
+
+    /// Decodes as [`Nullable::take_nullable`] does, in steps.
+    fn take_nullable_some(
+        this: &mut Option<Self>,
+        reader: &mut Reader<'_>,
+        form: Form,
+        _steps: &mut Steps,
+    ) -> Result<Progress, DecodeError> {
+        *this = Self::take_nullable(reader, form)?;
+        Ok(Progress::Complete)
+    }
 
     fn put_null(into: &mut Vec<u8>, form: Form);
 
@@ -46,9 +72,21 @@ pub(crate) trait Nullable: Wire + Default {
 }
 
 impl<T: Nullable> Wire for Option<T> {
+    const HAS_ARRAYS: bool = T::HAS_ARRAYS;
+
     fn take(reader: &mut Reader<'_>, form: Form) -> Result<Self, DecodeError> {
         let value = T::take_nullable(reader, form)?;
         if value.is_none() && !form.nullable { Err(UNEXPECTED_NULL) } else { Ok(value) }
+    }
+
+    fn take_some(
+        &mut self,
+        reader: &mut Reader<'_>,
+        form: Form,
+        steps: &mut Steps,
+    ) -> Result<Progress, DecodeError> {
+        let progress = T::take_nullable_some(self, reader, form, steps)?;
+        if self.is_none() && !form.nullable { Err(UNEXPECTED_NULL) } else { Ok(progress) }
     }
 
     fn put(&self, into: &mut Vec<u8>, form: Form) {
@@ -119,24 +157,29 @@ impl Nullable for String {
     }
 }
 
+/// Most bytes of a string: what the plain encoding allows, and Kafka in both.
+const STRING_BYTES_MAX: usize = i16::MAX as usize;
+
 /// Reads a string without copying it.
 pub(crate) fn take_str<'a>(reader: &mut Reader<'a>, form: Form) -> Result<Option<&'a str>, DecodeError> {
     let len = if form.flexible { compact_len(reader)? } else { plain_len(i16::take(reader, form)?.into())? };
     let Some(len) = len else { return Ok(None) };
+    if len > STRING_BYTES_MAX {
+        return Err(DecodeError::Malformed("a string exceeds 32,767 bytes"));
+    }
     let text = std::str::from_utf8(reader.bytes(len)?);
     text.map(Some).map_err(|_| DecodeError::Malformed("a string is not UTF-8"))
 }
 
-/// The plain encoding allows at most 32,767 bytes. A longer string is truncated, so that the message stays well-formed.
+/// A string that is too long is truncated, so that the message stays well-formed.
 pub(crate) fn put_str(text: &str, into: &mut Vec<u8>, form: Form) {
+    let text = &text[..text.floor_char_boundary(STRING_BYTES_MAX)];
     if form.flexible {
         put_compact_len(text.len(), into);
-        into.extend_from_slice(text.as_bytes());
     } else {
-        let text = &text[..text.floor_char_boundary(i16::MAX as usize)];
         (text.len() as u16).cast_signed().put(into, form);
-        into.extend_from_slice(text.as_bytes());
     }
+    into.extend_from_slice(text.as_bytes());
 }
 
 impl Wire for Vec<u8> {
@@ -166,8 +209,23 @@ pub(crate) fn take_bytes<'a>(reader: &mut Reader<'a>, form: Form) -> Result<Opti
 }
 
 impl<T: Wire> Wire for Vec<T> {
+    const HAS_ARRAYS: bool = true;
+
     fn take(reader: &mut Reader<'_>, form: Form) -> Result<Self, DecodeError> {
         Self::take_nullable(reader, form)?.ok_or(UNEXPECTED_NULL)
+    }
+
+    fn take_some(
+        &mut self,
+        reader: &mut Reader<'_>,
+        form: Form,
+        steps: &mut Steps,
+    ) -> Result<Progress, DecodeError> {
+        let left = match steps.resume() {
+            Some(left) => left,
+            None => begin_array(self, reader, form)?.ok_or(UNEXPECTED_NULL)?,
+        };
+        take_elements(self, left, reader, form, steps)
     }
 
     fn put(&self, into: &mut Vec<u8>, form: Form) {
@@ -181,6 +239,25 @@ impl<T: Wire> Wire for Vec<T> {
 impl<T: Wire> Nullable for Vec<T> {
     fn take_nullable(reader: &mut Reader<'_>, form: Form) -> Result<Option<Self>, DecodeError> {
         take_array(reader, form, |reader| T::take(reader, form))
+    }
+
+    fn take_nullable_some(
+        this: &mut Option<Self>,
+        reader: &mut Reader<'_>,
+        form: Form,
+        steps: &mut Steps,
+    ) -> Result<Progress, DecodeError> {
+        let resumed = steps.resume();
+        let elements = this.get_or_insert_default();
+        let left = match resumed {
+            Some(left) => Some(left),
+            None => begin_array(elements, reader, form)?,
+        };
+        let Some(left) = left else {
+            *this = None;
+            return Ok(Progress::Complete);
+        };
+        take_elements(elements, left, reader, form, steps)
     }
 
     fn put_null(into: &mut Vec<u8>, form: Form) {
@@ -207,8 +284,57 @@ pub(crate) fn take_array<'a, T>(
     Ok(Some(elements))
 }
 
+/// Begins an array that is decoded in steps: its number of elements, `None` if it is null. Room for all of them is
+/// reserved, which the array budget bounds: memory that no element is written to is not used, and moving megabytes
+/// while the array grows would take too long.
+fn begin_array<T>(
+    elements: &mut Vec<T>,
+    reader: &mut Reader<'_>,
+    form: Form,
+) -> Result<Option<usize>, DecodeError> {
+    let Some(count) = take_len(reader, form)? else { return Ok(None) };
+    if count > reader.remaining() {
+        return Err(DecodeError::Truncated);
+    }
+    reader.charge_array(count, size_of::<T>())?;
+    elements.reserve_exact(count);
+    Ok(Some(count))
+}
+
+/// Decodes the last `left` elements of an array, or as many as the step has room for.
+fn take_elements<T: Wire>(
+    elements: &mut Vec<T>,
+    mut left: usize,
+    reader: &mut Reader<'_>,
+    form: Form,
+    steps: &mut Steps,
+) -> Result<Progress, DecodeError> {
+    let mut is_inside = steps.is_inside();
+    while left > 0 {
+        if steps.is_over() {
+            return Ok(steps.stop(left));
+        }
+        if T::HAS_ARRAYS {
+            if !std::mem::take(&mut is_inside) {
+                elements.push(T::default());
+                steps.spend(0);
+            }
+            let Some(newest) = elements.last_mut() else { return Err(DecodeError::Truncated) };
+            if newest.take_some(reader, form, steps)? == Progress::Partial {
+                return Ok(steps.stop(left));
+            }
+        } else {
+            let before = reader.remaining();
+            elements.push(T::take(reader, form)?);
+            steps.spend(before - reader.remaining());
+        }
+        left -= 1;
+    }
+    Ok(Progress::Complete)
+}
+
 /// Reads the length of bytes or of an array; `None` is null.
-fn take_len(reader: &mut Reader<'_>, form: Form) -> Result<Option<usize>, DecodeError> {
+pub(crate) fn take_len(reader: &mut Reader<'_>, form: Form) -> Result<Option<usize>, DecodeError> {
     if form.flexible { compact_len(reader) } else { plain_len(i32::take(reader, form)?) }
 }
 

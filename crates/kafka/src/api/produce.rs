@@ -7,7 +7,7 @@ mod borrowed;
 
 use crate::Uuid;
 
-pub use borrowed::{PartitionRef, ProduceRequestRef, TopicRef};
+pub use borrowed::{PartitionRef, ProduceRequestRef, TopicRef, has_more_partitions};
 
 api! {
     Produce, key 0, versions 3..=13, flexible 9.., announced 0..;

@@ -5,9 +5,9 @@
 use crate::Uuid;
 use crate::message::Request;
 use crate::reader::{DecodeError, Reader};
-use crate::wire::{Form, Wire, take_array, take_bytes, take_str};
+use crate::wire::{Form, Wire, take_array, take_bytes, take_len, take_str};
 
-use super::ProduceRequest;
+use super::{PartitionProduceData, ProduceRequest, TopicProduceData};
 
 /// A `ProduceRequest` that borrows from the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,26 @@ pub struct PartitionRef<'a> {
 
 const MISSING: DecodeError = DecodeError::Malformed("a name or an array of the Produce request is null");
 
+impl<'a> From<&'a ProduceRequest> for ProduceRequestRef<'a> {
+    fn from(request: &'a ProduceRequest) -> Self {
+        let partition = |data: &'a PartitionProduceData| PartitionRef {
+            index: data.index,
+            records: data.records.as_deref(),
+        };
+        let topic = |topic: &'a TopicProduceData| TopicRef {
+            name: &topic.name,
+            topic_id: topic.topic_id,
+            partitions: topic.partition_data.iter().map(partition).collect(),
+        };
+        Self {
+            transactional_id: request.transactional_id.as_deref(),
+            acks: request.acks,
+            timeout_ms: request.timeout_ms,
+            topics: request.topic_data.iter().map(topic).collect(),
+        }
+    }
+}
+
 impl<'a> ProduceRequestRef<'a> {
     /// Decodes a request from the front of `reader`.
     ///
@@ -58,6 +78,37 @@ impl<'a> ProduceRequestRef<'a> {
         skip_tags(reader, form)?;
         Ok(Self { transactional_id, acks, timeout_ms, topics })
     }
+}
+
+/// Whether a request names more topics and partitions together than this. Decodes no more than needed, so that a
+/// request may be handled differently that has too many to decode them at once.
+///
+/// # Errors
+/// [`DecodeError`] if the input is truncated or malformed.
+pub fn has_more_partitions(bytes: &[u8], version: i16, most: usize) -> Result<bool, DecodeError> {
+    let form = Form::of(version, ProduceRequest::FLEXIBLE_FROM);
+    let mut reader = Reader::new(bytes);
+    take_str(&mut reader, form)?;
+    let (_acks, _timeout_ms): (i16, i32) = (Wire::take(&mut reader, form)?, Wire::take(&mut reader, form)?);
+    let mut left = most;
+    let topics = take_len(&mut reader, form)?.ok_or(MISSING)?;
+    for _ in 0..topics {
+        if form.version >= 13 {
+            Uuid::take(&mut reader, form)?;
+        } else {
+            take_str(&mut reader, form)?;
+        }
+        let partitions = take_len(&mut reader, form)?.ok_or(MISSING)?;
+        let Some(rest) = left.checked_sub(partitions.saturating_add(1)) else { return Ok(true) };
+        left = rest;
+        for _ in 0..partitions {
+            i32::take(&mut reader, form)?;
+            take_bytes(&mut reader, form)?;
+            skip_tags(&mut reader, form)?;
+        }
+        skip_tags(&mut reader, form)?;
+    }
+    Ok(false)
 }
 
 impl<'a> TopicRef<'a> {

@@ -111,6 +111,7 @@ impl<M: Send + 'static> Detached<M> {
             mailboxes: &*self.mailboxes,
             outbox: &mut self.outbox,
             random: &mut self.random,
+            discards: None,
             timer_mark: 0,
         }
     }

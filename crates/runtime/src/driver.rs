@@ -101,6 +101,7 @@ impl<M> Core<M> {
             mailboxes: &self.common.mailboxes,
             outbox: &mut self.outbox,
             random: &mut self.random,
+            discards: Some(&self.common.discards),
             timer_mark: 0,
         }
     }

@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 
+use crate::discard::Discards;
 use crate::links::{ConnId, Link, Links};
 use crate::mailbox::MailboxStatus;
 use crate::memory::{MemoryPressure, ShardMemory};
@@ -59,6 +60,8 @@ pub struct Io<'a, M> {
     pub(crate) mailboxes: &'a dyn MailboxStatus,
     pub(crate) outbox: &'a mut [Vec<M>],
     pub(crate) random: &'a mut u64,
+    /// `None` without threads.
+    pub(crate) discards: Option<&'a Discards>,
     /// Bits set in timer tokens to identify the subservice.
     pub(crate) timer_mark: u64,
 }
@@ -82,7 +85,16 @@ impl<M> Io<'_, M> {
             mailboxes: self.mailboxes,
             outbox,
             random: self.random,
+            discards: self.discards,
             timer_mark,
+        }
+    }
+
+    /// Frees a value on another thread, because freeing it takes longer than a turn may: megabytes, or many thousands
+    /// of small allocations.
+    pub fn discard(&self, value: Box<dyn Any + Send>) {
+        if let Some(discards) = self.discards {
+            discards.free_later(value);
         }
     }
 

@@ -33,7 +33,7 @@
 //! | `coalescing.rs`, `fan_outs.rs` | how long a busy shard waits for more input; when the output of fan-outs is flushed |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
-//! | `discard.rs` | large buffers are freed on a thread of their own |
+//! | `discard.rs` | large values are freed on a thread of their own |
 //! | `shared.rs` | bytes that many outputs share |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |

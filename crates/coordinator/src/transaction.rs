@@ -31,7 +31,9 @@ mod views;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use request::{Effect, Markers, Participant, Producer, Request, Settings, TransactionVersion, WriteId};
+pub use request::{
+    Effect, Markers, PARTICIPANTS_MAX, Participant, Producer, Request, Settings, TransactionVersion, WriteId,
+};
 pub use state::State;
 pub use views::Description;
 

@@ -20,7 +20,10 @@ impl Groups {
         if !matches(types, CLASSIC) {
             return Vec::new();
         }
-        let groups = self.by_id.values().filter(|group| matches(states, group.state().name()));
+        // Once per state, not per group: there may be a hundred thousand of them, and as many filters.
+        let accepted: Vec<State> =
+            State::ALL.into_iter().filter(|state| matches(states, state.name())).collect();
+        let groups = self.by_id.values().filter(|group| accepted.contains(&group.state()));
         let listed = |group: &Group| ListedGroup {
             group_id: group.id().as_ref().to_owned(),
             protocol_type: group.protocol_type().unwrap_or_default().to_owned(),

@@ -27,6 +27,10 @@ pub enum State {
 }
 
 impl State {
+    /// All states.
+    pub const ALL: [Self; 5] =
+        [Self::Empty, Self::PreparingRebalance, Self::CompletingRebalance, Self::Stable, Self::Dead];
+
     /// Kafka's name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -110,6 +110,9 @@ pub enum Effect {
     },
 }
 
+/// Most participants of one transaction, unless the settings say otherwise.
+pub const PARTICIPANTS_MAX: usize = 20_000;
+
 /// Limits and timeouts of the coordinator. Kafka's names are in parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -139,7 +142,7 @@ impl Default for Settings {
             wait_ms: 1000,
             retry_ms: 200,
             bytes: 128 * 1024 * 1024,
-            participants: 20_000,
+            participants: PARTICIPANTS_MAX,
             coordinator_epoch: 0,
         }
     }

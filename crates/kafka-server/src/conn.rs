@@ -31,6 +31,7 @@ use crate::environment::Environment;
 use crate::fetch_session::{Plan, Sessions};
 use crate::grants::ConnGrants;
 use crate::log_in::{LOG_IN_FRAME_BYTES_MAX, LogIn};
+use crate::long_request::{LONG_FRAME_BYTES, PartlyDecoded};
 use crate::request_memory::{Reservation, UNRESERVED_BYTES};
 
 /// Most requests of one connection in flight. Producers pipeline a handful.
@@ -75,6 +76,8 @@ pub(crate) struct Conn {
     unfinished_since_ms: Option<u64>,
     /// Memory for that request.
     reservation: Option<Reservation>,
+    /// The next request, if it is long and decoded in part.
+    pub(crate) decoding: Option<PartlyDecoded>,
     /// Whether it has been logged that the request waits for memory.
     has_logged_wait: bool,
     /// Whether the shard has listed the connection because a queued frame may begin.
@@ -216,9 +219,11 @@ impl Connections {
         }
     }
 
-    /// Queues a frame of a connection; false if too many bytes are queued.
-    pub(crate) fn wait(&mut self, id: ConnId, frame: &[u8]) -> bool {
-        let is_queued = self.get_mut(id).is_some_and(|conn| conn.wait(frame));
+    /// Queues a frame of a connection; false if it must wait in the input: too many bytes are queued, or it is decoded
+    /// there in steps, because it is long and does not pipeline.
+    pub(crate) fn wait(&mut self, id: ConnId, frame: &[u8], pipelines: bool) -> bool {
+        let is_long = frame.len() >= LONG_FRAME_BYTES && !pipelines;
+        let is_queued = !is_long && self.get_mut(id).is_some_and(|conn| conn.wait(frame));
         self.queued_bytes += if is_queued { frame.len() } else { 0 };
         is_queued
     }

@@ -3,37 +3,49 @@
 //! A request like `CreateTopics` names items that do not depend on each other, and answers each of them. Its handler
 //! takes some microseconds per item, or a hundred, so ten thousand of them would stall the shard. Such a request is a
 //! [`Division`]: a job that has the handler answer one part after the other, and joins the answers. The client gets
-//! one response. Items of the same name stay in one part, because handlers refuse those that occur twice.
+//! one response. Items of the same name stay in one part, because handlers refuse those that occur twice, see
+//! `items_left.rs`.
 //!
 //! Other requests name partitions of topics, see `topics_left.rs`. A part of one that changes something succeeds or
 //! fails by itself: a group may be rebalanced between two parts of an `OffsetCommit`. Each partition has its result.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::vec;
 
+use mainstem_coordinator::transaction::PARTICIPANTS_MAX;
 use mainstem_kafka::Request;
+use mainstem_kafka::api::add_partitions_to_txn::{AddPartitionsToTxnRequest, AddPartitionsToTxnTopic};
 use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResource};
+use mainstem_kafka::api::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, ReassignableTopic,
+};
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
 use mainstem_kafka::api::delete_records::{DeleteRecordsRequest, DeleteRecordsTopic};
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use mainstem_kafka::api::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use mainstem_kafka::api::describe_groups::DescribeGroupsRequest;
 use mainstem_kafka::api::describe_producers::{DescribeProducersRequest, TopicRequest};
 use mainstem_kafka::api::describe_transactions::DescribeTransactionsRequest;
+use mainstem_kafka::api::find_coordinator::FindCoordinatorRequest;
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource as IncrementalResource, IncrementalAlterConfigsRequest,
 };
+use mainstem_kafka::api::leave_group::{LeaveGroupRequest, MemberIdentity};
 use mainstem_kafka::api::list_offsets::{ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataResponse};
 use mainstem_kafka::api::offset_commit::{OffsetCommitRequest, OffsetCommitRequestTopic};
+use mainstem_kafka::api::offset_delete::{OffsetDeleteRequest, OffsetDeleteRequestTopic};
 use mainstem_kafka::api::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
 use mainstem_kafka::api::offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderTopic};
+use mainstem_kafka::api::produce::{ProduceRequest, TopicProduceData};
 use mainstem_kafka::api::txn_offset_commit::{TxnOffsetCommitRequest, TxnOffsetCommitRequestTopic};
 use mainstem_runtime::MemoryMeter;
 
 use crate::answer::Answer;
+use crate::items_left::{ItemsLeft, NextItems, RequestedItem};
 use crate::joined_response::{Identifier, JoinedResponse, NestedArray, Placement};
 use crate::metadata_division::{MetadataPart, MetadataRest};
 use crate::offset_fetch_division::{
@@ -41,21 +53,26 @@ use crate::offset_fetch_division::{
 };
 use crate::sender::Sender;
 use crate::shard_message::RequestContext;
-use crate::topics_left::{PartTopics, TopicsLeft, items_of};
+use crate::topics_left::{PartTopics, TopicsLeft, has_more_items};
 
 /// Most bytes of the response to a request that is handled in parts.
 const RESPONSE_BYTES_MAX: usize = 128 * 1024 * 1024;
 
+/// Topics and partitions of a Produce from which on it is handled in parts. Those of fewer are held by the partitions.
+pub(crate) const WIDE_PRODUCE: usize = 2_000;
+
 /// Declares the requests. A line has the request, its items and their type, and the most items of a part: about a
-/// millisecond of work. Items are either independent of each other, with the name of an item if none may occur twice,
-/// or topics with partitions, which both count; `ids from` is the first version that names topics by identifier.
+/// millisecond of work. Items are either those of `items_left.rs`, or topics with partitions, which both count; `ids
+/// from` is the first version that names topics by identifier. A request with no more items than a part is not divided,
+/// or with no more than `beyond`.
 macro_rules! divided_requests {
     (
         items {$(
-            $name:ident($request:ident) in $items:ident: $type:ty, named $item:ident => $key:expr, $part_items:literal;
+            $name:ident($request:ident) in $items:ident: $type:ty, $part_items:literal;
         )*}
         topics {$(
-            $of_topics:ident($of_topics_request:ident): $topic:ty, $topic_items:literal $(, ids from $ids:literal)?;
+            $of_topics:ident($of_topics_request:ident) in $topics:ident: $topic:ty, $topic_items:literal
+                $(, ids from $ids:literal)? $(, beyond $beyond:expr)?;
         )*}
     ) => {
         /// A part of a request.
@@ -72,59 +89,65 @@ macro_rules! divided_requests {
         pub(crate) enum Rest {
             Metadata(Box<MetadataRest>),
             OffsetFetch(OffsetFetchRest),
-            $($name($request, vec::IntoIter<$type>),)*
+            $($name($request, ItemsLeft<$type>),)*
             $($of_topics($of_topics_request, TopicsLeft<$topic>),)*
         }
 
         impl Rest {
-            /// Takes the next part, and where its items belong; `None` if nothing is left.
-            fn take_part(
-                &mut self,
-                call: &RequestContext,
-                known: &KnownOffsets<'_>,
-            ) -> Option<(DividedRequest, Placement)> {
-                let part = match self {
-                    Self::Metadata(rest) => DividedRequest::Metadata(Box::new(rest.take_part()?)),
-                    Self::OffsetFetch(rest) => {
-                        let (part, placement) = rest.take_part(call, known)?;
-                        return Some((DividedRequest::OffsetFetch(part), placement));
+            /// Takes the next part, and where its items belong.
+            fn take_part(&mut self, call: &RequestContext, known: &KnownOffsets<'_>) -> NextPart {
+                let part = |part: Option<(DividedRequest, Placement)>| part.map_or(NextPart::End, NextPart::Part);
+                match self {
+                    Self::Metadata(rest) => {
+                        let topics = rest.take_part();
+                        part(topics.map(|part| {
+                            (DividedRequest::Metadata(Box::new(part)), Placement::default())
+                        }))
                     }
-                    $(Self::$name(request, items) => {
-                        let end = part_end(items.as_slice(), $part_items, |$item| $key)?;
-                        let mut part = request.clone();
-                        part.$items = items.by_ref().take(end).collect();
-                        DividedRequest::$name(part)
-                    })*
+                    Self::OffsetFetch(rest) => {
+                        let groups = rest.take_part(call, known);
+                        part(groups.map(|(part, placement)| (DividedRequest::OffsetFetch(part), placement)))
+                    }
+                    $(Self::$name(request, left) => match left.take($part_items) {
+                        NextItems::Part(items) => {
+                            let mut part = request.clone();
+                            part.$items = items;
+                            NextPart::Part((DividedRequest::$name(part), Placement::default()))
+                        }
+                        NextItems::Sorting => NextPart::Preparing,
+                        NextItems::End => NextPart::End,
+                    },)*
                     $(Self::$of_topics(request, left) => {
-                        let (topics, part_topics) = left.take($topic_items)?;
-                        let mut part = request.clone();
-                        part.topics = topics;
-                        return Some((DividedRequest::$of_topics(part), placement(part_topics)));
+                        let topics = left.take($topic_items);
+                        part(topics.map(|(topics, part_topics)| {
+                            let mut part = request.clone();
+                            part.$topics = topics;
+                            (DividedRequest::$of_topics(part), placement(part_topics))
+                        }))
                     })*
-                };
-                Some((part, Placement::default()))
+                }
             }
         }
 
         $(impl Divisible for $request {
             fn divide(mut self) -> Result<Rest, Self> {
-                let mut items = std::mem::take(&mut self.$items);
-                if items.len() <= $part_items {
-                    self.$items = items;
+                if self.$items.len() <= $part_items {
                     return Err(self);
                 }
-                // A stable sort: items without names keep their order.
-                items.sort_by(|one, other| { let $item = one; $key }.cmp(&{ let $item = other; $key }));
-                Ok(Rest::$name(self, items.into_iter()))
+                let items = std::mem::take(&mut self.$items);
+                Ok(Rest::$name(self, ItemsLeft::new(items)))
             }
         })*
 
         $(impl Divisible for $of_topics_request {
+            const BYTES_BEHIND_ITEMS: usize = bytes_behind_topics!($of_topics);
+
             fn divide(mut self) -> Result<Rest, Self> {
-                if items_of(&self.topics) <= $topic_items {
+                let beyond = [$topic_items $(, $beyond)?];
+                if !has_more_items(&self.$topics, beyond[beyond.len() - 1]) {
                     return Err(self);
                 }
-                let topics = std::mem::take(&mut self.topics);
+                let topics = std::mem::take(&mut self.$topics);
                 Ok(Rest::$of_topics(self, TopicsLeft::new(topics)))
             }
 
@@ -138,34 +161,92 @@ macro_rules! divided_requests {
     };
 }
 
+/// The throttle time follows the topics of a Produce response.
+macro_rules! bytes_behind_topics {
+    (Produce) => {
+        size_of::<i32>()
+    };
+    ($other:ident) => {
+        0
+    };
+}
+
 divided_requests! {
     items {
-        AlterConfigs(AlterConfigsRequest) in resources: AlterConfigsResource,
-            named item => Some(item.resource_name.as_str()), 100;
-        CreatePartitions(CreatePartitionsRequest) in topics: CreatePartitionsTopic,
-            named item => Some(item.name.as_str()), 200;
-        CreateTopics(CreateTopicsRequest) in topics: CreatableTopic, named item => Some(item.name.as_str()), 10;
-        DeleteGroups(DeleteGroupsRequest) in groups_names: String, named _item => None::<&str>, 200;
-        DeleteTopics(DeleteTopicsRequest) in topics: DeleteTopicState,
-            named item => Some((item.name.as_deref(), item.topic_id)), 100;
-        DescribeConfigs(DescribeConfigsRequest) in resources: DescribeConfigsResource, named _item => None::<&str>, 10;
-        DescribeTransactions(DescribeTransactionsRequest) in transactional_ids: String,
-            named _item => None::<&str>, 20;
-        IncrementalAlterConfigs(IncrementalAlterConfigsRequest) in resources: IncrementalResource,
-            named item => Some(item.resource_name.as_str()), 100;
+        AlterConfigs(AlterConfigsRequest) in resources: AlterConfigsResource, 100;
+        CreatePartitions(CreatePartitionsRequest) in topics: CreatePartitionsTopic, 200;
+        CreateTopics(CreateTopicsRequest) in topics: CreatableTopic, 10;
+        DeleteGroups(DeleteGroupsRequest) in groups_names: String, 200;
+        DeleteTopics(DeleteTopicsRequest) in topics: DeleteTopicState, 100;
+        DescribeConfigs(DescribeConfigsRequest) in resources: DescribeConfigsResource, 10;
+        DescribeGroups(DescribeGroupsRequest) in groups: String, 200;
+        DescribeTransactions(DescribeTransactionsRequest) in transactional_ids: String, 20;
+        FindCoordinator(FindCoordinatorRequest) in coordinator_keys: String, 500;
+        IncrementalAlterConfigs(IncrementalAlterConfigsRequest) in resources: IncrementalResource, 100;
+        LeaveGroup(LeaveGroupRequest) in members: MemberIdentity, 500;
     }
     topics {
-        DeleteRecords(DeleteRecordsRequest): DeleteRecordsTopic, 200;
-        DescribeProducers(DescribeProducersRequest): TopicRequest, 200;
-        ListOffsets(ListOffsetsRequest): ListOffsetsTopic, 300;
-        OffsetCommit(OffsetCommitRequest): OffsetCommitRequestTopic, 200, ids from 10;
-        OffsetForLeaderEpoch(OffsetForLeaderEpochRequest): OffsetForLeaderTopic, 500;
-        TxnOffsetCommit(TxnOffsetCommitRequest): TxnOffsetCommitRequestTopic, 200;
+        AddPartitionsToTxn(AddPartitionsToTxnRequest) in v3_and_below_topics: AddPartitionsToTxnTopic, 500,
+            beyond PARTICIPANTS_MAX;
+        AlterPartitionReassignments(AlterPartitionReassignmentsRequest) in topics: ReassignableTopic, 500;
+        DeleteRecords(DeleteRecordsRequest) in topics: DeleteRecordsTopic, 200;
+        DescribeProducers(DescribeProducersRequest) in topics: TopicRequest, 200;
+        ListOffsets(ListOffsetsRequest) in topics: ListOffsetsTopic, 300;
+        OffsetCommit(OffsetCommitRequest) in topics: OffsetCommitRequestTopic, 200, ids from 10;
+        OffsetDelete(OffsetDeleteRequest) in topics: OffsetDeleteRequestTopic, 500;
+        OffsetForLeaderEpoch(OffsetForLeaderEpochRequest) in topics: OffsetForLeaderTopic, 500;
+        Produce(ProduceRequest) in topic_data: TopicProduceData, 200, ids from 13, beyond WIDE_PRODUCE;
+        TxnOffsetCommit(TxnOffsetCommitRequest) in topics: TxnOffsetCommitRequestTopic, 200;
     }
+}
+
+/// Declares items that handlers do not accept twice, and the fields that name them.
+macro_rules! named_items {
+    ($($type:ty: $($field:ident)+;)*) => {
+        $(impl RequestedItem for $type {
+            fn cmp_names(&self, other: &Self) -> Option<Ordering> {
+                Some(($(&self.$field,)+).cmp(&($(&other.$field,)+)))
+            }
+        })*
+    };
+}
+
+named_items! {
+    AlterConfigsResource: resource_name;
+    CreatableTopic: name;
+    CreatePartitionsTopic: name;
+    DeleteTopicState: name topic_id;
+    IncrementalResource: resource_name;
+}
+
+/// Declares items that do not depend on each other.
+macro_rules! unnamed_items {
+    ($($type:ty)*) => {
+        $(impl RequestedItem for $type {
+            fn cmp_names(&self, _: &Self) -> Option<Ordering> {
+                None
+            }
+        })*
+    };
+}
+
+unnamed_items!(DescribeConfigsResource MemberIdentity String);
+
+/// What comes next of a request that is handled in parts.
+#[derive(Debug)]
+pub(crate) enum NextPart<P = (DividedRequest, Placement)> {
+    Part(P),
+    /// There will be a part in a later turn.
+    Preparing,
+    /// Nothing is left.
+    End,
 }
 
 /// A request that may have too many items for one turn.
 pub(crate) trait Divisible: Request {
+    /// Bytes of the response behind its items, without tagged fields.
+    const BYTES_BEHIND_ITEMS: usize = 0;
+
     /// Prepares the request to be handled in parts.
     ///
     /// # Errors
@@ -183,18 +264,6 @@ fn placement(topics: PartTopics) -> Placement {
         PartTopics::Whole => Placement::default(),
         PartTopics::Slice { is_last } => Placement { depth: 1, ends: usize::from(is_last) },
     }
-}
-
-/// The end of the first part of `items`; `None` if there are none.
-fn part_end<'a, T, N: PartialEq>(
-    items: &'a [T],
-    part_items: usize,
-    name: impl Fn(&'a T) -> Option<N>,
-) -> Option<usize> {
-    let last = items.len().min(part_items).checked_sub(1)?;
-    let name_of_last = name(&items[last]);
-    let has_same_name = |item: &&'a T| name_of_last.is_some() && name(item) == name_of_last;
-    Some(last + 1 + items[last + 1..].iter().take_while(has_same_name).count())
 }
 
 /// A request that is handled in parts.
@@ -223,7 +292,8 @@ impl Division {
             return Err(request);
         }
         let rest = request.divide()?;
-        let response = JoinedResponse::begin::<R>(call, &R::Response::default(), 0, meter.clone());
+        let (template, behind) = (R::Response::default(), R::BYTES_BEHIND_ITEMS);
+        let response = JoinedResponse::begin::<R>(call, &template, behind, meter.clone());
         let response = response.like_parts(R::nested_arrays(call.version));
         Ok(Self::new(call, rest, response))
     }
@@ -262,11 +332,16 @@ impl Division {
         self.call.sender = Some(sender);
     }
 
-    /// Takes the next part; `None` if all are answered.
-    pub(crate) fn next_part(&mut self, known: &KnownOffsets<'_>) -> Option<DividedRequest> {
-        let (part, placement) = self.rest.take_part(&self.call, known)?;
-        self.placement = placement;
-        Some(part)
+    /// Takes the next part.
+    pub(crate) fn next_part(&mut self, known: &KnownOffsets<'_>) -> NextPart<DividedRequest> {
+        match self.rest.take_part(&self.call, known) {
+            NextPart::Part((part, placement)) => {
+                self.placement = placement;
+                NextPart::Part(part)
+            }
+            NextPart::Preparing => NextPart::Preparing,
+            NextPart::End => NextPart::End,
+        }
     }
 
     /// The names of the topics that the request has deleted so far.
@@ -285,9 +360,11 @@ impl Division {
         self.response.len() <= RESPONSE_BYTES_MAX
     }
 
-    /// The whole response, in a frame.
-    pub(crate) fn finish(self) -> Answer {
-        self.response.finish(&self.call)
+    /// The whole response, in a frame, and what is left of the request, which takes long to free.
+    pub(crate) fn finish(self) -> (Answer, Rest) {
+        let is_answered = !matches!(&self.rest, Rest::Produce(request, _) if request.acks == 0);
+        let answer = if is_answered { self.response.finish(&self.call) } else { Answer::default() };
+        (answer, self.rest)
     }
 }
 
@@ -425,8 +502,15 @@ mod tests {
         let mut division = Division::of(&call, request.clone(), &MemoryMeter::default()).unwrap();
         let none = KnownOffsets { groups: None, catalogue: &Catalogue::default() };
         let mut parts: Vec<Vec<String>> = Vec::new();
-        while let Some(DividedRequest::CreateTopics(part)) = division.next_part(&none) {
-            parts.push(part.topics.into_iter().map(|topic| topic.name).collect());
+        loop {
+            match division.next_part(&none) {
+                NextPart::Part(DividedRequest::CreateTopics(part)) => {
+                    parts.push(part.topics.into_iter().map(|topic| topic.name).collect());
+                }
+                NextPart::Part(other) => panic!("{other:?}"),
+                NextPart::Preparing => {}
+                NextPart::End => break,
+            }
         }
         assert_eq!(parts.iter().filter(|part| part.iter().any(|name| name == "same")).count(), 1);
         let mut all: Vec<String> = parts.concat();

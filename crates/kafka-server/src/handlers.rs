@@ -66,6 +66,8 @@ pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
 pub(crate) mod write_txn_markers;
 
+use std::fmt::Display;
+
 use mainstem_kafka::api::api_versions::ApiVersionsRequest;
 use mainstem_kafka::api::produce::ProduceRequestRef;
 use mainstem_kafka::api::{self, Api};
@@ -73,6 +75,7 @@ use mainstem_kafka::{ErrorCode, Message, Reader, Request, frame, put_response_he
 use mainstem_runtime::Io;
 use mainstem_security::ChangeError;
 
+use crate::long_request::{self, LongRequest};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, ShardMessage};
 
@@ -85,6 +88,9 @@ pub struct ServedApi {
     pub note: &'static str,
     runs_on: RunsOn,
     decode_and_handle: fn(&mut Shard, &mut Io<'_, Mail>, RequestContext, &[u8]),
+    /// Begins to decode a long request.
+    begin_long: fn(i16) -> Box<dyn LongRequest>,
+    handle_long: fn(&mut Shard, &mut Io<'_, Mail>, RequestContext, Box<dyn LongRequest>),
 }
 
 /// The shard that a handler runs on.
@@ -117,7 +123,23 @@ macro_rules! serve {
                     Err(error) => shard.refuse_call(io, &call, &error.to_string()),
                 }
             },
+            begin_long: long_request::begin::<api::$module::$request>,
+            handle_long: |shard, io, call, request| {
+                if let Some(request) = long_request::take::<api::$module::$request>(request) {
+                    handle_long!($module $(as $decoded)?)(shard, io, call, request);
+                }
+            },
         },)*];
+    };
+}
+
+/// The handler of a request that was decoded in steps.
+macro_rules! handle_long {
+    ($module:ident) => {
+        $module::handle
+    };
+    ($module:ident as $decoded:ty) => {
+        $module::handle_owned
     };
 }
 
@@ -184,20 +206,57 @@ serve! {
     describe_topic_partitions::DescribeTopicPartitionsRequest => Connection, "up to 2,000 partitions per page";
 }
 
+/// Begins to decode a long request; `None` if it is not served.
+pub(crate) fn begin_long(api_key: i16, version: i16) -> Option<Box<dyn LongRequest>> {
+    let served = ServedApi::find(api_key).filter(|served| served.api.versions.contains(&version))?;
+    Some((served.begin_long)(version))
+}
+
+/// Why the connection of a malformed request is closed.
+pub(crate) fn malformed(api_key: i16, version: i16, what: &dyn Display) -> String {
+    let name = api::find(api_key).map_or("?", |api| api.name);
+    format!("malformed {name} of version {version}: {what}")
+}
+
 impl Shard {
-    /// Dispatches a request of a connection of this shard.
-    pub(crate) fn dispatch(&mut self, io: &mut Io<'_, Mail>, call: RequestContext, body: &[u8]) {
+    /// Dispatches a request of a connection of this shard: one that was decoded in steps, or the body of another one.
+    pub(crate) fn dispatch(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        call: RequestContext,
+        request: Result<Box<dyn LongRequest>, &[u8]>,
+    ) {
         self.env.refresh();
         let served =
             ServedApi::find(call.api_key).filter(|served| served.api.versions.contains(&call.version));
         let Some(served) = served else { return self.answer_unsupported(io, &call) };
-        match served.runs_on {
-            RunsOn::Connection => (served.decode_and_handle)(self, io, call, body),
-            RunsOn::Controller if self.env.is_controller() => self.coordinate(io, call, body),
-            RunsOn::Controller => {
+        match (served.runs_on, request) {
+            (RunsOn::Connection, Ok(request)) => (served.handle_long)(self, io, call, request),
+            (RunsOn::Connection, Err(body)) => (served.decode_and_handle)(self, io, call, body),
+            (RunsOn::Controller, Ok(request)) if self.env.is_controller() => {
+                self.coordinate_long(io, call, request);
+            }
+            (RunsOn::Controller, Err(body)) if self.env.is_controller() => self.coordinate(io, call, body),
+            (RunsOn::Controller, Ok(request)) => {
+                io.send(0, Mail(ShardMessage::ForwardDecoded { call, request }));
+            }
+            (RunsOn::Controller, Err(body)) => {
                 io.send(0, Mail(ShardMessage::ForwardToController { call, body: body.to_vec() }));
             }
         }
+    }
+
+    /// Handles a request on the controller that was decoded in steps, which may come from another shard.
+    pub(crate) fn coordinate_long(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        call: RequestContext,
+        request: Box<dyn LongRequest>,
+    ) {
+        self.env.refresh();
+        let served = ServedApi::find(call.api_key).expect("only served requests are forwarded");
+        (served.handle_long)(self, io, call, request);
+        self.poll_coordinators(io);
     }
 
     /// Handles a request on the controller, which may come from a connection of another shard.
@@ -236,8 +295,7 @@ impl Shard {
 
     /// Closes the connection of a malformed request.
     pub(crate) fn refuse_call(&mut self, io: &mut Io<'_, Mail>, call: &RequestContext, what: &str) {
-        let name = api::find(call.api_key).map_or("?", |api| api.name);
-        let what = format!("malformed {name} of version {}: {what}", call.version);
+        let what = malformed(call.api_key, call.version, &what);
         if call.caller.shard == self.env.me() {
             self.refuse(io, call.caller.conn, &what);
         } else {

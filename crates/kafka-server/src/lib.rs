@@ -52,10 +52,11 @@
 //! | `conn_quotas.rs` | quotas of a connection, and what they say about its requests |
 //! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
+//! | `long_request.rs`, `frame_decoding.rs` | long requests, which are decoded in steps: as data, and carried out |
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
 //! | `division.rs` | requests over thousands of topics or groups, which are handled in parts |
-//! | `metadata_division.rs`, `offset_fetch_division.rs`, `topics_left.rs` | the same for Metadata, for OffsetFetch, for requests over partitions of topics |
+//! | `metadata_division.rs`, `offset_fetch_division.rs`, `items_left.rs`, `topics_left.rs` | the same for Metadata, for OffsetFetch, for requests over named items, over partitions of topics |
 //! | `joined_response.rs` | the responses to the parts of a request, joined |
 //! | `pending_work.rs`, `work_slices.rs` | work of requests that takes several turns: as data, and continued |
 //! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
@@ -108,14 +109,17 @@ mod division;
 mod environment;
 mod fetch_job;
 mod fetch_session;
+mod frame_decoding;
 mod grants;
 mod groups;
 mod handlers;
+mod items_left;
 mod jobs;
 mod joined_response;
 mod leader_epoch;
 mod log_in;
 mod log_throttle;
+mod long_request;
 mod markers;
 mod memory_use;
 mod metadata_division;

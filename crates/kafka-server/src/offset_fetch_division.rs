@@ -15,7 +15,7 @@ use crate::catalogue::Catalogue;
 use crate::groups::GroupCoordinator;
 use crate::joined_response::{Identifier, NestedArray, Placement};
 use crate::shard_message::RequestContext;
-use crate::topics_left::{PartTopics, TopicsLeft, items_of};
+use crate::topics_left::{PartTopics, TopicsLeft, has_more_items, items_of};
 
 /// First version with several groups in one request.
 pub(crate) const BATCHED: i16 = 8;
@@ -62,7 +62,10 @@ impl OffsetFetchRest {
         let is_short = match &groups[..] {
             [group] if group.topics.is_none() => known.topics_of(call, &group.group_id).is_none(),
             groups => {
-                groups.iter().all(|group| group.topics.is_some())
+                groups.len() <= PART_ITEMS
+                    && groups.iter().all(|group| {
+                        group.topics.as_deref().is_some_and(|topics| !has_more_items(topics, PART_ITEMS))
+                    })
                     && groups.iter().map(items_of_group).sum::<usize>() <= PART_ITEMS
             }
         };
@@ -97,8 +100,12 @@ impl OffsetFetchRest {
         }
         let mut items = 0;
         let fits = |group: &&OffsetFetchRequestGroup| {
+            let is_short = |topics| !has_more_items(topics, PART_ITEMS);
+            if !group.topics.as_deref().is_some_and(is_short) {
+                return false;
+            }
             items += items_of_group(group);
-            group.topics.is_some() && items <= PART_ITEMS
+            items <= PART_ITEMS
         };
         let count = self.groups.as_slice().iter().take_while(fits).count();
         if count > 0 {

@@ -14,13 +14,14 @@ use mainstem_kafka::ErrorCode;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::division::DividedRequest;
+use crate::division::{DividedRequest, NextPart};
 use crate::handlers::{
-    add_offsets_to_txn, add_partitions_to_txn, alter_configs, create_partitions, create_topics,
-    delete_groups, delete_records, delete_topics, describe_configs, describe_log_dirs, describe_producers,
-    describe_transactions, end_txn, incremental_alter_configs, init_producer_id, join_group, leave_group,
-    list_offsets, metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, produce,
-    sync_group, txn_offset_commit, write_txn_markers,
+    add_offsets_to_txn, add_partitions_to_txn, alter_configs, alter_partition_reassignments,
+    create_partitions, create_topics, delete_groups, delete_records, delete_topics, describe_configs,
+    describe_groups, describe_log_dirs, describe_producers, describe_transactions, end_txn, find_coordinator,
+    incremental_alter_configs, init_producer_id, join_group, leave_group, list_offsets, metadata,
+    offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, produce, sync_group,
+    txn_offset_commit, write_txn_markers,
 };
 use crate::jobs::Job;
 use crate::offset_fetch_division::KnownOffsets;
@@ -28,7 +29,6 @@ use crate::partition_message::{PartitionQueryResult, PartitionResponse};
 use crate::pending::{
     AfterChanges, AfterGroupReply, AfterMarkers, AfterQueries, AfterTopicChange, AfterTxnReply,
 };
-use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, TxnVerified};
 use crate::sinks::SinkResult;
@@ -206,12 +206,7 @@ impl Shard {
         let known = KnownOffsets { groups, catalogue: self.env.catalogue() };
         let caller = division.call().caller;
         if caller.shard == self.env.me() && self.conns.get_mut(caller.conn).is_none() {
-            // What is left is dropped in parts too.
-            match division.next_part(&known) {
-                Some(_) => self.pending_work.add(Task::Divided { number }),
-                None => drop(self.jobs.take_division(number)),
-            }
-            return;
+            return self.drop_division(io, number);
         }
         let epoch = self.env.shared().security_epoch();
         if let Some(sender) = &division.call().sender
@@ -221,40 +216,65 @@ impl Shard {
             // response: its connection ends.
             match sender.renewed(&division.call().client_id, io.clock.unix_ms) {
                 Some(renewed) => division.set_sender(Arc::new(renewed)),
-                None => return drop(self.jobs.take_division(number)),
+                None => return self.drop_division(io, number),
             }
         }
         let call = RequestContext { division: Some(number), ..division.call().clone() };
         match division.next_part(&known) {
-            Some(DividedRequest::AlterConfigs(part)) => alter_configs::handle(self, io, call, part),
-            Some(DividedRequest::CreatePartitions(part)) => create_partitions::handle(self, io, call, part),
-            Some(DividedRequest::CreateTopics(part)) => create_topics::handle(self, io, call, part),
-            Some(DividedRequest::DeleteGroups(part)) => delete_groups::handle(self, io, call, part),
-            Some(DividedRequest::DeleteTopics(part)) => delete_topics::handle(self, io, call, part),
-            Some(DividedRequest::DescribeConfigs(part)) => describe_configs::handle(self, io, call, part),
-            Some(DividedRequest::DeleteRecords(part)) => delete_records::handle(self, io, call, part),
-            Some(DividedRequest::DescribeProducers(part)) => describe_producers::handle(self, io, call, part),
-            Some(DividedRequest::DescribeTransactions(part)) => {
-                describe_transactions::handle(self, io, call, part);
-            }
-            Some(DividedRequest::ListOffsets(part)) => list_offsets::handle(self, io, call, part),
-            Some(DividedRequest::OffsetCommit(part)) => offset_commit::handle(self, io, call, part),
-            Some(DividedRequest::OffsetFetch(part)) => offset_fetch::answer(self, io, call, part),
-            Some(DividedRequest::OffsetForLeaderEpoch(part)) => {
-                offset_for_leader_epoch::handle(self, io, call, part);
-            }
-            Some(DividedRequest::TxnOffsetCommit(part)) => txn_offset_commit::handle(self, io, call, part),
-            Some(DividedRequest::Metadata(part)) => metadata::answer_part(self, io, &call, *part),
-            Some(DividedRequest::IncrementalAlterConfigs(part)) => {
-                incremental_alter_configs::handle(self, io, call, part);
-            }
-            None => {
+            NextPart::Part(part) => self.handle_part(io, call, part),
+            NextPart::Preparing => self.continue_divided(io, number),
+            NextPart::End => {
                 if let Some(division) = self.jobs.take_division(number) {
-                    self.reply_with(io, caller, division.finish());
+                    let (answer, rest) = division.finish();
+                    io.discard(Box::new(rest));
+                    self.reply_with(io, caller, answer);
                 }
             }
         }
         self.poll_coordinators(io);
+    }
+
+    fn handle_part(&mut self, io: &mut Io<'_, Mail>, call: RequestContext, part: DividedRequest) {
+        match part {
+            DividedRequest::AddPartitionsToTxn(part) => {
+                add_partitions_to_txn::refuse_part(self, io, &call, part);
+            }
+            DividedRequest::AlterConfigs(part) => alter_configs::handle(self, io, call, part),
+            DividedRequest::AlterPartitionReassignments(part) => {
+                alter_partition_reassignments::handle(self, io, call, part);
+            }
+            DividedRequest::CreatePartitions(part) => create_partitions::handle(self, io, call, part),
+            DividedRequest::CreateTopics(part) => create_topics::handle(self, io, call, part),
+            DividedRequest::DeleteGroups(part) => delete_groups::handle(self, io, call, part),
+            DividedRequest::DeleteRecords(part) => delete_records::handle(self, io, call, part),
+            DividedRequest::DeleteTopics(part) => delete_topics::handle(self, io, call, part),
+            DividedRequest::DescribeConfigs(part) => describe_configs::handle(self, io, call, part),
+            DividedRequest::DescribeGroups(part) => describe_groups::handle(self, io, call, part),
+            DividedRequest::DescribeProducers(part) => describe_producers::handle(self, io, call, part),
+            DividedRequest::DescribeTransactions(part) => describe_transactions::handle(self, io, call, part),
+            DividedRequest::FindCoordinator(part) => find_coordinator::handle(self, io, call, part),
+            DividedRequest::IncrementalAlterConfigs(part) => {
+                incremental_alter_configs::handle(self, io, call, part);
+            }
+            DividedRequest::LeaveGroup(part) => leave_group::handle(self, io, call, part),
+            DividedRequest::ListOffsets(part) => list_offsets::handle(self, io, call, part),
+            DividedRequest::Metadata(part) => metadata::answer_part(self, io, &call, *part),
+            DividedRequest::OffsetCommit(part) => offset_commit::handle(self, io, call, part),
+            DividedRequest::OffsetDelete(part) => offset_delete::handle(self, io, call, part),
+            DividedRequest::OffsetFetch(part) => offset_fetch::answer(self, io, call, part),
+            DividedRequest::OffsetForLeaderEpoch(part) => {
+                offset_for_leader_epoch::handle(self, io, call, part);
+            }
+            DividedRequest::Produce(part) => produce::handle_owned(self, io, call, part),
+            DividedRequest::TxnOffsetCommit(part) => txn_offset_commit::handle(self, io, call, part),
+        }
+    }
+
+    /// Drops what is left of a request whose client has gone.
+    fn drop_division(&mut self, io: &Io<'_, Mail>, number: u64) {
+        if let Some(division) = self.jobs.take_division(number) {
+            io.discard(division);
+        }
     }
 
     /// Continues when the change of one topic is durable or has failed.

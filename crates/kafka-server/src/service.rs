@@ -7,12 +7,13 @@
 use std::sync::atomic::Ordering;
 
 use mainstem_kafka::{RequestHeader, frame};
-use mainstem_partition::IsLast;
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
 
 use crate::conn::{HandOver, TokenAnswer};
 use crate::conn_quotas::count_request_time;
+use crate::frame_decoding::{Taken, pipelines};
+use crate::long_request::LongRequest;
 use crate::security::SecurityReply;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
@@ -28,8 +29,6 @@ const REQUEST_BYTES_PER_UNIT: usize = 1024;
 /// Why a connection is closed whose request is unfinished.
 const OVERDUE: &str = "a request is unfinished for too long while others wait for memory \
      (kafka.queued_max_request_bytes, memory.max_bytes)";
-/// API key of Produce, the only pipelined request.
-const PRODUCE: i16 = 0;
 
 impl Service for Shard {
     type Mail = Mail;
@@ -89,22 +88,17 @@ impl Service for Shard {
                 received.hold = true;
                 break;
             }
-            let has_room = io.has_ample_room(id);
-            let Some(conn) = self.conns.get_mut(id) else {
-                received.consumed = bytes.len();
-                break;
-            };
-            if conn.may_begin(pipelines(frame)) && has_room {
-                conn.finish_request();
-                if !conn.is_settled && self.hand_over_if_remote(io, id, frame) {
-                    return received;
+            match self.take_frame(io, id, frame) {
+                Taken::Yes => {}
+                Taken::HandedOver => return received,
+                Taken::Later => {
+                    received.hold = true;
+                    break;
                 }
-                self.begin(io, id, frame);
-            } else if self.conns.wait(id, frame) {
-                self.conns.finish_request(id);
-            } else {
-                received.hold = true;
-                break;
+                Taken::Closed => {
+                    received.consumed = bytes.len();
+                    break;
+                }
             }
             received.consumed += end;
         }
@@ -127,6 +121,7 @@ impl Service for Shard {
             ShardMessage::PartitionRequest { job, work } => self.handle_partition_request(io, job, work),
             ShardMessage::PartitionResponse { job, done } => self.on_partition_response(io, job, done),
             ShardMessage::ForwardToController { call, body } => self.coordinate(io, call, &body),
+            ShardMessage::ForwardDecoded { call, request } => self.coordinate_long(io, call, request),
             ShardMessage::Response { caller, response } => self.reply_with(io, caller, response),
             ShardMessage::CloseConnection { conn, what } => self.refuse(io, conn, &what),
             ShardMessage::VerifyTxn(request) => self.verify_txn(io, request),
@@ -169,7 +164,7 @@ impl Service for Shard {
                 }
                 // There may be thousands of queues, so this is not for each turn.
                 self.env.count_queues(io.memory(), self.queues.memory());
-                self.storage.maintain_producers(IsLast::No);
+                self.storage.maintain_producers(io);
                 io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             }
             Timer::Coordinate => self.coordinate_due(io),
@@ -230,7 +225,7 @@ impl Service for Shard {
         self.append_all_gathered(io);
         self.conns.start_draining();
         self.with_queues(io, QueueHost::drain);
-        self.storage.maintain_producers(IsLast::Yes);
+        self.storage.end_producer_maintenance();
         for id in self.conns.idle() {
             self.remove_connection(io, id);
             io.close(id);
@@ -250,7 +245,7 @@ impl Shard {
                 && !self.conns.get_mut(id).is_some_and(|conn| conn.quotas.is_muted(io.clock.now_ms))
                 && let Some(frame) = self.conns.next_waiting(id, pipelines)
             {
-                self.begin(io, id, &frame);
+                self.begin(io, id, &frame, None);
             }
         }
     }
@@ -295,7 +290,7 @@ impl Shard {
     }
 
     /// Hands a connection over, with this frame, if another shard owns most of its partitions.
-    fn hand_over_if_remote(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) -> bool {
+    pub(crate) fn hand_over_if_remote(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) -> bool {
         let Some(HandOver { shard, session }) = self.conns.hand_over(&mut self.env, io, id, frame) else {
             return false;
         };
@@ -307,8 +302,14 @@ impl Shard {
         true
     }
 
-    /// Begins a request.
-    fn begin(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) {
+    /// Begins the request of a frame, which is decoded already if it is long.
+    pub(crate) fn begin(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        id: ConnId,
+        frame: &[u8],
+        decoded: Option<Box<dyn LongRequest>>,
+    ) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.log_in.expects_bare_token() {
             let answer = self.conns.on_bare_token(&mut self.env, io, id, frame);
@@ -340,7 +341,8 @@ impl Shard {
         let client_id = conn.client_id.clone().unwrap_or_default();
         let (peer, listener, sender) = (conn.peer, conn.listener, conn.grants.sender.clone());
         let quotas = conn.quotas.quotas.clone();
-        let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
+        let caller =
+            Caller { shard: me, conn: id, request: conn.begin(decoded.is_none() && pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
         self.env.counters().count_request(api_key, frame.len());
         let mut call = RequestContext {
@@ -362,15 +364,10 @@ impl Shard {
         }
         io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);
         self.pending_work.begin_request(io.charged());
-        self.dispatch(io, call, body);
+        self.dispatch(io, call, decoded.ok_or(body));
         if let Some((quotas, charged_before)) = metered {
             let units = io.charged().saturating_sub(charged_before);
             count_request_time(&quotas, me, units, io.clock.now_ms);
         }
     }
-}
-
-/// Whether the frame holds a pipelined request.
-fn pipelines(frame: &[u8]) -> bool {
-    frame.first_chunk().is_some_and(|key| i16::from_be_bytes(*key) == PRODUCE)
 }

@@ -150,15 +150,22 @@ impl Shard {
                 division.throttle(call.throttle_ms);
             }
             if self.jobs.add_part(number, &answer) {
-                self.pending_work.add(Task::Divided { number });
-                return io.request_turn();
+                return self.continue_divided(io, number);
             }
-            self.jobs.take_division(number);
+            if let Some(division) = self.jobs.take_division(number) {
+                io.discard(division);
+            }
             return self.refuse_call(io, call, "the response would exceed 128 MiB; ask for fewer items");
         }
         let answer = call.encode_frame::<R>(response);
         io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
         self.reply_with(io, call.caller, answer);
+    }
+
+    /// Has the next part of a request handled in a later turn.
+    pub(crate) fn continue_divided(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        self.pending_work.add(Task::Divided { number });
+        io.request_turn();
     }
 
     /// Answers a request with an encoded frame. An empty frame sends nothing.
@@ -188,7 +195,10 @@ impl Shard {
     }
 
     pub(crate) fn remove_connection(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
-        let Some(conn) = self.conns.remove(id) else { return };
+        let Some(mut conn) = self.conns.remove(id) else { return };
+        if let Some(decoding) = conn.decoding.take() {
+            io.discard(decoding.request);
+        }
         self.env.shared().connections.fetch_sub(1, Ordering::Relaxed);
         // A fetch that is not parked notices the closed connection itself.
         if let Some(fetch) = self.jobs.take_parked_fetch(conn.fetch_job) {

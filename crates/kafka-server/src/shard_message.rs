@@ -12,6 +12,7 @@ use mainstem_runtime::ConnId;
 
 use crate::answer::Answer;
 use crate::catalogue::{PartitionId, TopicId};
+use crate::long_request::LongRequest;
 use crate::partition_message::{PartitionRequest, PartitionResponse};
 use crate::sender::Sender;
 use crate::unverified_batches::Transactional;
@@ -29,6 +30,8 @@ pub(crate) enum ShardMessage {
     PartitionResponse { job: u64, done: PartitionResponse },
     /// To shard 0: a client request that its coordinators handle.
     ForwardToController { call: RequestContext, body: Vec<u8> },
+    /// The same, of a request that was decoded in steps.
+    ForwardDecoded { call: RequestContext, request: Box<dyn LongRequest> },
     /// To the connection's shard: the encoded response.
     Response { caller: Caller, response: Answer },
     /// To the connection's shard: the request was malformed.

@@ -20,8 +20,8 @@ use mainstem_coordinator::producer::{Marker, TxnVerification};
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{Completion, Error, LogId, LogOwner, Store, Stores};
 use mainstem_partition::{
-    Accepted, AppendResult, IncomingBatch, IsLast, JobId, Partition, PartitionError, PartitionSpec,
-    Partitions, ProducerLimits, Waiter,
+    Accepted, AppendResult, IncomingBatch, JobId, Partition, PartitionError, PartitionSpec, Partitions,
+    ProducerLimits, Waiter,
 };
 use mainstem_queue_server::topic_of_state;
 use mainstem_runtime::Io;
@@ -258,9 +258,9 @@ impl Storage {
         self.maintenance.remove_state(name);
     }
 
-    /// Expires idle producers and takes the snapshots that are due.
-    pub(crate) fn maintain_producers(&mut self, is_last: IsLast) {
-        self.partitions.maintain(&mut self.stores, self.unix_ms, is_last);
+    /// Takes the last snapshots of producers, before the shutdown.
+    pub(crate) fn end_producer_maintenance(&mut self) {
+        self.partitions.end_maintenance(&mut self.stores, self.unix_ms);
     }
 
     /// Applies the current configuration of these topics to their open partitions.

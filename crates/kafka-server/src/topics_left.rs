@@ -6,12 +6,16 @@
 use std::fmt::Debug;
 use std::vec;
 
+use mainstem_kafka::api::add_partitions_to_txn::AddPartitionsToTxnTopic;
+use mainstem_kafka::api::alter_partition_reassignments::{ReassignablePartition, ReassignableTopic};
 use mainstem_kafka::api::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use mainstem_kafka::api::describe_producers::TopicRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use mainstem_kafka::api::offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use mainstem_kafka::api::offset_delete::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
 use mainstem_kafka::api::offset_fetch::OffsetFetchRequestTopics;
 use mainstem_kafka::api::offset_for_leader_epoch::{OffsetForLeaderPartition, OffsetForLeaderTopic};
+use mainstem_kafka::api::produce::{PartitionProduceData, TopicProduceData};
 use mainstem_kafka::api::txn_offset_commit::{TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic};
 
 /// A topic in a request.
@@ -40,11 +44,15 @@ macro_rules! requested_topics {
 }
 
 requested_topics! {
+    AddPartitionsToTxnTopic: partitions of i32;
+    ReassignableTopic: partitions of ReassignablePartition;
     DeleteRecordsTopic: partitions of DeleteRecordsPartition;
     ListOffsetsTopic: partitions of ListOffsetsPartition;
     OffsetCommitRequestTopic: partitions of OffsetCommitRequestPartition;
+    OffsetDeleteRequestTopic: partitions of OffsetDeleteRequestPartition;
     OffsetFetchRequestTopics: partition_indexes of i32;
     OffsetForLeaderTopic: partitions of OffsetForLeaderPartition;
+    TopicProduceData: partition_data of PartitionProduceData;
     TopicRequest: partition_indexes of i32;
     TxnOffsetCommitRequestTopic: partitions of TxnOffsetCommitRequestPartition;
 }
@@ -113,6 +121,12 @@ impl<T: RequestedTopic> TopicsLeft<T> {
 /// Number of topics and of their partitions.
 pub(crate) fn items_of<T: RequestedTopic>(topics: &[T]) -> usize {
     topics.iter().map(|topic| 1 + topic.partitions().len()).sum()
+}
+
+/// Whether there are more topics and partitions than this. Looks at no more topics than needed, since there may be a
+/// million.
+pub(crate) fn has_more_items<T: RequestedTopic>(topics: &[T], items_max: usize) -> bool {
+    topics.len() > items_max || items_of(topics) > items_max
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! it states what clients may append, as an [`Admission`]; nothing is appended before it has done so. Plain partitions
 //! collect and check nothing, so the component costs them nothing.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -71,6 +72,10 @@ pub struct Partitions {
     producers: usize,
     /// Number of producers evicted because of the limit, not taken yet.
     evicted_producers: u64,
+    /// The open partitions in the order of their maintenance, and some that are not open any more.
+    maintained: VecDeque<PartitionId>,
+    /// How many of them, from the front on, the current round of maintenance has not reached.
+    unmaintained: usize,
     /// Fetches parked on partitions that have no log yet.
     uncreated: FastMap<PartitionId, Vec<JobId>>,
     events: Vec<PartitionEvent>,
@@ -90,6 +95,8 @@ impl Partitions {
             limits,
             producers: 0,
             evicted_producers: 0,
+            maintained: VecDeque::new(),
+            unmaintained: 0,
             uncreated: FastMap::default(),
             events: Vec::new(),
         })
@@ -128,7 +135,9 @@ impl Partitions {
         }
         self.by_log.insert((store_index, partition.log()), id);
         self.producers += partition.producer_count();
-        self.open.insert(id, partition);
+        if self.open.insert(id, partition).is_none() {
+            self.maintained.push_back(id);
+        }
         self.evict_producers(self.producers.saturating_sub(self.limits.count()));
         Ok(())
     }
@@ -335,19 +344,39 @@ impl Partitions {
         self.snapshots[store_index].remove(&mut *stores[store_index].store, unix_ms, id);
     }
 
-    /// Expires idle producers and takes the snapshots that are due.
-    pub fn maintain(&mut self, stores: &mut [StoreAt], unix_ms: u64, is_last: IsLast) {
-        let mut producers = 0;
-        for partition in self.open.values_mut() {
-            let at = partition.store_index();
-            let store = &mut *stores[at].store;
-            if partition.has_producers() {
-                partition.on_start_advanced(store);
-            }
-            take_snapshot(&mut self.snapshots[at], store, unix_ms, partition, is_last);
-            producers += partition.producer_count();
+    /// Begins a round of maintenance over all open partitions, unless one is in progress: [`Self::maintain`] continues.
+    pub fn begin_maintenance(&mut self) {
+        if self.unmaintained == 0 {
+            self.unmaintained = self.maintained.len();
         }
-        self.producers = producers;
+    }
+
+    /// Expires idle producers of the next partition of the round, and takes its snapshot if that is due. Returns false
+    /// if the round is over. A shard may have a hundred thousand partitions, so the caller decides how many to maintain
+    /// in a turn.
+    pub fn maintain(&mut self, stores: &mut [StoreAt], unix_ms: u64, is_last: IsLast) -> bool {
+        if self.unmaintained == 0 {
+            return false;
+        }
+        self.unmaintained -= 1;
+        let Some(id) = self.maintained.pop_front() else { return false };
+        let Some(partition) = self.open.get_mut(&id) else { return true };
+        self.maintained.push_back(id);
+        let at = partition.store_index();
+        let store = &mut *stores[at].store;
+        let before = partition.producer_count();
+        if partition.has_producers() {
+            partition.on_start_advanced(store);
+        }
+        take_snapshot(&mut self.snapshots[at], store, unix_ms, partition, is_last);
+        self.producers = self.producers - before + partition.producer_count();
+        true
+    }
+
+    /// Takes the last snapshots of all open partitions, at once.
+    pub fn end_maintenance(&mut self, stores: &mut [StoreAt], unix_ms: u64) {
+        self.unmaintained = self.maintained.len();
+        while self.maintain(stores, unix_ms, IsLast::Yes) {}
     }
 
     /// Takes a snapshot after records were deleted, so that a restart does not restore their producer state.

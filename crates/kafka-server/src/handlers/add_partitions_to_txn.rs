@@ -22,6 +22,8 @@ use crate::transactions::error_code;
 const PRODUCER_FENCED: i16 = 2;
 /// First version with several transactions in one request.
 const BATCHED: i16 = 4;
+/// Most transactions, topics and partitions of such a request, which only brokers send.
+const BATCHED_ITEMS_MAX: usize = 50_000;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -34,6 +36,13 @@ pub(crate) fn handle(
     {
         let response =
             AddPartitionsToTxnResponse { error_code: code as i16, ..AddPartitionsToTxnResponse::default() };
+        return shard.reply::<AddPartitionsToTxnRequest>(io, &call, &response);
+    }
+    let Some(request) = shard.divide(io, &call, request) else { return };
+    if has_more_partitions(&request.transactions) {
+        let error_code = ErrorCode::PolicyViolation as i16;
+        let response = AddPartitionsToTxnResponse { error_code, ..AddPartitionsToTxnResponse::default() };
+        io.discard(Box::new(request));
         return shard.reply::<AddPartitionsToTxnRequest>(io, &call, &response);
     }
     let transactions = if call.version >= BATCHED {
@@ -66,6 +75,32 @@ pub(crate) fn handle(
             AfterTxnReply::AddPartitionsToTxn { job, part, version },
         );
     }
+}
+
+/// Whether the transactions of a request have too many topics and partitions together to be handled at once.
+fn has_more_partitions(transactions: &[AddPartitionsToTxnTransaction]) -> bool {
+    let topics = transactions.iter().flat_map(|transaction| &transaction.topics);
+    let items = topics.map(|topic| 1 + topic.partitions.len());
+    // Stops early, because there may be a million.
+    let mut sum = transactions.len();
+    items.into_iter().any(|count| {
+        sum += count;
+        sum > BATCHED_ITEMS_MAX
+    })
+}
+
+/// Refuses a part of a request for more partitions than a transaction may have. None of them is added.
+pub(crate) fn refuse_part(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: AddPartitionsToTxnRequest,
+) {
+    let part = AddPartitionsToTxnTransaction {
+        topics: request.v3_and_below_topics,
+        ..AddPartitionsToTxnTransaction::default()
+    };
+    answer(shard, io, call, vec![result(&part, |_| ErrorCode::PolicyViolation as i16)]);
 }
 
 /// The partitions of one transaction are added, or not.

@@ -20,6 +20,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: AlterPartitionReassignmentsRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     if let Err(code) = call.check_cluster(Action::Alter) {
         let response = AlterPartitionReassignmentsResponse {
             error_code: code as i16,

@@ -22,6 +22,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeGroupsRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let all = if request.include_authorized_operations { OPERATIONS } else { i32::MIN };
     let described = shard.with_groups(io, |groups, _| {
         let describe = |group_id: String| {

@@ -20,6 +20,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: FindCoordinatorRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     let found = coordinator(shard, &call, matches!(request.key_type, GROUP | TRANSACTION));
     let of_key = |key: String| {
         let checked = match request.key_type {

@@ -19,6 +19,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: LeaveGroupRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     if let Err(code) = call.check_group(Action::Group, &request.group_id) {
         let response = LeaveGroupResponse { error_code: code as i16, ..LeaveGroupResponse::default() };
         return shard.reply::<LeaveGroupRequest>(io, &call, &response);

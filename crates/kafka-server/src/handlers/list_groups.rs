@@ -8,6 +8,8 @@ use mainstem_security::{Action, ResourceKind};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
+/// Filters of each kind that count, of a handful that make sense.
+const FILTERS_MAX: usize = 1_000;
 /// The type of all groups.
 const CLASSIC: &str = "classic";
 
@@ -17,8 +19,8 @@ pub(crate) fn handle(
     call: RequestContext,
     request: ListGroupsRequest,
 ) {
-    let states: Vec<&str> = request.states_filter.iter().map(String::as_str).collect();
-    let types: Vec<&str> = request.types_filter.iter().map(String::as_str).collect();
+    let states: Vec<&str> = request.states_filter.iter().take(FILTERS_MAX).map(String::as_str).collect();
+    let types: Vec<&str> = request.types_filter.iter().take(FILTERS_MAX).map(String::as_str).collect();
     let listed = shard.with_groups(io, |groups, _| groups.list(&states, &types)).unwrap_or_default();
     let group = |group: Listed| ListedGroup {
         group_id: group.group_id,

@@ -1,5 +1,6 @@
 //! `ListTransactions`, versions 0 to 2: lists transactional ids by state, producer, duration and pattern.
 
+use hashbrown::HashSet;
 use mainstem_coordinator::transaction::{Producer, State, Transactions};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::list_transactions::{
@@ -16,6 +17,9 @@ use crate::shard_message::{Mail, RequestContext};
 const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// Longest pattern, bytes. It is parsed before the size of what it compiles to is known.
 const PATTERN_TEXT_MAX: usize = 1024;
+
+/// Filters of states that count, of a handful that make sense.
+const STATE_FILTERS_MAX: usize = 1_000;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -56,10 +60,13 @@ fn list(
     pattern: Option<&Regex>,
 ) -> ListTransactionsResponse {
     let ListTransactionsRequest { state_filters, producer_id_filters, duration_filter, .. } = request;
+    let state_filters = &state_filters[..state_filters.len().min(STATE_FILTERS_MAX)];
+    let producer_ids: HashSet<i64, foldhash::fast::RandomState> =
+        producer_id_filters.iter().copied().collect();
     let is_wanted = |(id, state, producer, started_ms): &(&str, State, Producer, u64)| {
         let age_ms = now_ms.saturating_sub(*started_ms);
         (state_filters.is_empty() || state_filters.iter().any(|name| name == state.name()))
-            && (producer_id_filters.is_empty() || producer_id_filters.contains(&producer.id))
+            && (producer_ids.is_empty() || producer_ids.contains(&producer.id))
             && u64::try_from(*duration_filter).map_or(true, |least_ms| age_ms > least_ms)
             && pattern.is_none_or(|pattern| pattern.is_match(id))
     };

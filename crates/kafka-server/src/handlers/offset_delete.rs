@@ -20,6 +20,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: OffsetDeleteRequest,
 ) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
     if let Err(code) = call.check_group(Action::Delete, &request.group_id) {
         let response = OffsetDeleteResponse { error_code: code as i16, ..OffsetDeleteResponse::default() };
         return shard.reply::<OffsetDeleteRequest>(io, &call, &response);

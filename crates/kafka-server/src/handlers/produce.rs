@@ -78,6 +78,19 @@ pub(crate) fn handle(
     dispatch_parts(shard, io, number, appends, transactional.as_ref());
 }
 
+/// Handles a request over thousands of partitions, which is decoded in steps, or a part of it. Such a request is not
+/// pipelined: its parts are handled one after the other, and later requests must not overtake them.
+pub(crate) fn handle_owned(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: ProduceRequest,
+) {
+    if let Some(request) = shard.divide(io, &call, request) {
+        handle(shard, io, call, (&request).into());
+    }
+}
+
 /// The error of a request with a transactional batch, but without the transactional id that must name it. As in Kafka,
 /// no batch of such a request is appended.
 fn transactional_id_error(call: &RequestContext, request: &ProduceRequestRef<'_>) -> Option<ErrorCode> {
@@ -133,7 +146,12 @@ pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, job: &ProduceJob)
     if job.wants_response {
         return shard.reply::<ProduceRequest>(io, &job.call, &response(job));
     }
-    shard.reply_with(io, job.call.caller, Vec::new());
+    let failed = job.parts.iter().any(|(_, outcome)| outcome.is_err());
+    match job.call.division {
+        Some(number) if !failed => shard.continue_divided(io, number),
+        Some(_) => {}
+        None => shard.reply_with(io, job.call.caller, Vec::new()),
+    }
     if let Some((_, Err(refused))) = job.parts.iter().find(|(_, outcome)| outcome.is_err()) {
         // With `acks=0` a closed connection is the only sign of an error.
         shard.refuse_call(io, &job.call, refused.code.name());

@@ -1,8 +1,9 @@
-//! Background work: opening partitions, removing logs, retention and compaction.
+//! Background work: opening partitions, removing logs, retention and compaction, the producers of partitions.
 //!
 //! Retention and compaction need an open log, so partitions that no client has opened since the start are opened here,
 //! a few per turn.
 
+use mainstem_partition::IsLast;
 use mainstem_runtime::Io;
 
 use super::{OPEN_UNITS, Storage};
@@ -11,6 +12,8 @@ use crate::timer::Timer;
 
 /// Interval of background work, ms.
 pub(crate) const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
+/// Cost of looking at the producers of a partition, and sometimes of a snapshot of them, units.
+const PRODUCERS_UNITS: u32 = 15;
 
 impl Storage {
     /// Opens a few partitions and removes a few logs of deleted topics.
@@ -57,8 +60,25 @@ impl Storage {
         self.run_maintenance(io);
     }
 
+    /// Begins to expire idle producers and to take the snapshots that are due, in all partitions.
+    pub(crate) fn maintain_producers<M>(&mut self, io: &mut Io<'_, M>) {
+        self.partitions.begin_maintenance();
+        self.continue_producer_maintenance(io);
+    }
+
+    /// Continues with further partitions, within the share of the turn.
+    fn continue_producer_maintenance<M>(&mut self, io: &mut Io<'_, M>) {
+        while self.partitions.maintain(&mut self.stores, self.unix_ms, IsLast::No) {
+            io.charge(PRODUCERS_UNITS);
+            if io.is_exhausted() {
+                return io.request_turn();
+            }
+        }
+    }
+
     /// Continues the maintenance that did not fit into the last turn.
     pub(crate) fn continue_maintenance<M>(&mut self, io: &mut Io<'_, M>) {
+        self.continue_producer_maintenance(io);
         if self.maintenance.is_behind() {
             self.run_maintenance(io);
         }

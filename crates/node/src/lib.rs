@@ -454,6 +454,10 @@ impl Service for ShardService {
         self.publish_source_records(io);
     }
 
+    fn takes_mail(&mut self, io: &mut Io<'_, ShardMessage>) -> bool {
+        self.mqtt.call(&mut self.stores, io, Service::takes_mail)
+    }
+
     fn takes_held(&mut self, io: &mut Io<'_, ShardMessage>) -> bool {
         self.mqtt.call(&mut self.stores, io, Service::takes_held)
             || self.kafka.call(&mut self.stores, io, Service::takes_held)

@@ -418,7 +418,8 @@ impl<S: Service> Driver<S> {
         let mut mails = std::mem::take(&mut self.mails);
         let (mut has_mail, mut is_newest) = (false, false);
         self.core.work.begin_mail();
-        while !self.core.work.is_phase_over() {
+        let takes_mail = self.service.takes_mail(&mut self.core.io());
+        while takes_mail && !self.core.work.is_phase_over() {
             if let Some((from, mail)) = mails.pop() {
                 has_mail = true;
                 self.core.work.note_mail();

@@ -27,6 +27,12 @@ pub trait Service: Sized {
     /// Called when the peer closed the connection or it failed. Not called after [`Io::close`].
     fn closed(&mut self, _io: &mut Io<'_, Self::Mail>, _conn: ConnId) {}
 
+    /// Whether to take messages from other shards in this turn. Those that are not taken wait, and their senders are
+    /// [congested](Io::congested) when there are many.
+    fn takes_mail(&mut self, _io: &mut Io<'_, Self::Mail>) -> bool {
+        true
+    }
+
     /// Called with a message from the service on shard `from`.
     fn mail(&mut self, io: &mut Io<'_, Self::Mail>, from: usize, mail: Self::Mail);
 

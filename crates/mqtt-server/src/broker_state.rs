@@ -95,6 +95,8 @@ pub struct Shared {
     overloaded: AtomicU64,
     /// Shards that have durable sessions.
     persistent: AtomicU64,
+    /// Shards that may deliver a publish in several turns.
+    dividing: AtomicU64,
     /// All journals.
     journals: Mutex<BTreeSet<u16>>,
     retained_durable: AtomicBool,
@@ -137,6 +139,7 @@ impl Shared {
             counters: (0..shards).map(|_| Published::default()).collect(),
             overloaded: AtomicU64::new(0),
             persistent: AtomicU64::new(0),
+            dividing: AtomicU64::new(0),
             journals: Mutex::default(),
             retained_durable: AtomicBool::new(false),
             failing: AtomicU64::new(0),
@@ -255,6 +258,17 @@ impl Shared {
         self.persistent.load(Ordering::Acquire)
     }
 
+    /// Notes whether a shard may deliver a publish in several turns. Writes only if that has changed.
+    pub(crate) fn set_dividing(&self, shard: u16, is_dividing: bool) {
+        set_bit(&self.dividing, shard, is_dividing);
+    }
+
+    /// Shards whose part in a publish is over only when they report it: they have durable sessions, or may take several
+    /// turns.
+    pub(crate) fn reporting_shards(&self) -> ShardSet {
+        self.persistent_shards() | self.dividing.load(Ordering::Acquire)
+    }
+
     /// Notes whether a journal of a shard fails.
     pub(crate) fn set_failing(&self, shard: u16, is_failing: bool) {
         set_bit(&self.failing, shard, is_failing);
@@ -325,6 +339,6 @@ impl Shared {
 fn set_bit(shards: &AtomicU64, shard: u16, is_set: bool) {
     let bit = 1 << shard;
     if (shards.load(Ordering::Relaxed) & bit != 0) != is_set {
-        shards.fetch_xor(bit, Ordering::Relaxed);
+        shards.fetch_xor(bit, Ordering::Release);
     }
 }

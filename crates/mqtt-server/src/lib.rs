@@ -36,6 +36,7 @@
 //! | `filter_list.rs` | a SUBSCRIBE or UNSUBSCRIBE that takes more than one turn |
 //! | `session/` | sessions, their queues, and the way of a message from an offer to bytes |
 //! | `router.rs` | subscribers of a shard by filter, and the fan-out to them |
+//! | `fan_outs.rs` | fan-outs that take several turns: their order, and who waits for them |
 //! | `persistence.rs`, `commits.rs` | journals and the retained log of a shard, one commit per turn, who waits for it |
 //! | `ending.rs` | ended sessions whose end is not on disk yet |
 //! | `queue_consumers/` | queue subscriptions: requests to queues, leased deliveries |
@@ -66,6 +67,7 @@ pub mod config_value;
 mod connections;
 mod counters;
 mod ending;
+mod fan_outs;
 mod filter_list;
 mod flapping;
 mod groups;

@@ -196,9 +196,15 @@ impl Publisher {
     ) {
         let has_sinks = self.shared.routes.has_sinks() || is_of_queue(content.topic);
         if !content.retain && self.shared.persistent_shards() == 0 && !has_sinks {
-            // Nothing has to be durable. A durable session that begins now on another shard has no SUBACK yet.
-            let (published, _) = self.publish(io, host, content, &PublishContext::default());
-            host.answer_publish(io, slot, publish, published.reason());
+            // Nothing has to be durable. A durable session that begins now on another shard has no SUBACK yet. But the
+            // fan-out may take several turns.
+            let token = (publish.qos > QoS::AtMostOnce).then(|| host.next_ack_token(slot));
+            let ack_context = PublishContext { token, ..PublishContext::default() };
+            let (published, receipts) = self.publish(io, host, content, &ack_context);
+            let condition = AckCondition { receipts, ..AckCondition::default() };
+            if token.is_some() {
+                host.ack_when_durable(io, slot, publish, published.reason(), condition, token);
+            }
             return;
         }
         let has_answer = publish.qos > QoS::AtMostOnce;

@@ -5,9 +5,11 @@
 //! all Subscription Identifiers [MQTT-3.3.4-2, MQTT-3.3.4-3]: sessions are marked with the number of the fan-out to
 //! find such duplicates without a set.
 
+mod divided;
+
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use mainstem_mqtt::{QoS, SubscribeOptions};
 use mainstem_topic::FilterId;
 
@@ -15,6 +17,7 @@ use crate::message::Message;
 use crate::routes::{Cache, Matched, Routes, new_cache};
 use crate::session::offer::Offer;
 use crate::session::{Session, Sessions, Subscription};
+use divided::{LONG_MIN, ListCursor, move_hole, note_visited};
 
 /// A subscriber of a filter.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +66,13 @@ pub(crate) struct Router {
     /// Number of the last fan-out that marked sessions.
     fan_out: u64,
     hits: Vec<Hit>,
+    /// Number of lists with at least `LONG_MIN` subscribers.
+    long_lists: usize,
+    /// Those of divided fan-outs that have begun, each in the order of its lists.
+    cursors: Vec<ListCursor>,
+    /// Slots of sessions that have left a list which a divided fan-out had visited, with the number of the fan-out:
+    /// they may be in others of its lists.
+    visited_before: HashSet<(u64, u32), foldhash::fast::RandomState>,
 }
 
 impl Router {
@@ -74,6 +84,9 @@ impl Router {
             cache: new_cache(),
             fan_out: 0,
             hits: Vec::new(),
+            long_lists: 0,
+            cursors: Vec::new(),
+            visited_before: HashSet::default(),
         }
     }
 
@@ -115,6 +128,7 @@ impl Router {
         let list = self.subscribers.entry(filter).or_default();
         let subscription = Subscription { filter, position: list.len() as u32 };
         list.push(subscriber);
+        self.long_lists += usize::from(list.len() == LONG_MIN);
         session.add_subscription(subscription);
     }
 
@@ -129,6 +143,14 @@ impl Router {
         let mut vacant = Vec::new();
         for Subscription { filter, position } in subscriptions {
             let Some(list) = self.subscribers.get_mut(&filter) else { continue };
+            self.long_lists -= usize::from(list.len() == LONG_MIN);
+            let position = if self.cursors.is_empty() {
+                position
+            } else {
+                let leaving = list[position as usize];
+                note_visited(&mut self.visited_before, &self.cursors, filter, position, leaving);
+                move_hole(&mut self.cursors, sessions, filter, list, position)
+            };
             list.swap_remove(position as usize);
             if let Some(moved) = list.get(position as usize) {
                 sessions.at(moved.session).set_position(filter, position);

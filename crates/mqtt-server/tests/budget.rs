@@ -464,3 +464,119 @@ fn replays_of_retained_messages_to_many_sessions_are_spread_over_turns() {
         assert_eq!(broker.topics(conn).len(), MESSAGES);
     }
 }
+
+/// Subscribes to a filter, and waits for nothing.
+fn subscribe_at(qos: QoS, filter: &str) -> Vec<u8> {
+    subscribe_with(SubscribeOptions::qos(qos), [filter].into_iter())
+}
+
+fn publish_with(qos: QoS, packet_id: u16, topic: &str, payload: &[u8]) -> Vec<u8> {
+    encode(&Publish { qos, packet_id, topic, payload, ..Publish::default() }.into())
+}
+
+/// Connects many subscribers of one filter.
+fn crowd(broker: &mut Broker, count: usize, expiry_s: u32, qos: QoS) -> Vec<ConnId> {
+    let clients: Vec<_> = (0..count)
+        .map(|number| {
+            let client = broker.connect(&format!("crowd-{number}"), expiry_s);
+            broker.feed(client, &subscribe_at(qos, "crowd/#"));
+            if number % 100 == 0 {
+                broker.settle();
+            }
+            client
+        })
+        .collect();
+    broker.settle();
+    broker.received.clear();
+    clients
+}
+
+/// The payloads that a client has received since the last call, in order.
+fn payloads(broker: &mut Broker, conn: ConnId) -> Vec<u8> {
+    let frames = broker.take(conn);
+    let packets = frames.iter().map(|frame| decode(Version::V5, frame).unwrap());
+    let payloads = packets.filter_map(|packet| match packet {
+        Packet::Publish(publish) => Some(publish.payload[0]),
+        _ => None,
+    });
+    payloads.collect()
+}
+
+#[test]
+fn a_publish_to_very_many_subscribers_takes_many_turns_and_is_acknowledged_at_its_end() {
+    const CROWD: usize = 30_000;
+    let mut broker = Broker::new();
+    let crowd = crowd(&mut broker, CROWD, 0, QoS::AtLeastOnce);
+    let [publisher, other, monitor] = ["publisher", "other", "monitor"].map(|id| broker.connect(id, 0));
+    for filter in ["#", "crowd/+", "few"] {
+        broker.run(monitor, &subscribe_at(QoS::AtMostOnce, filter));
+    }
+    broker.take(monitor);
+    broker.take(publisher);
+    let began = broker.turns;
+    let mut bytes = publish_with(QoS::AtLeastOnce, 1, "crowd/news", b"1");
+    bytes.extend(publish_with(QoS::AtLeastOnce, 2, "crowd/other", b"2"));
+    bytes.extend(publish_with(QoS::AtLeastOnce, 3, "few", b"3"));
+    broker.feed(publisher, &bytes);
+    broker.turn();
+    // Others go on meanwhile, and what they send to the same topic waits its turn.
+    broker.feed(other, &publish("few", false));
+    broker.feed(other, &publish_with(QoS::AtMostOnce, 0, "crowd/news", b"9"));
+    broker.turn();
+    assert!(payloads(&mut broker, monitor).contains(&b'x'), "a small publish does not wait for a large one");
+    let mut acknowledged = 0;
+    while acknowledged < 3 {
+        broker.turn();
+        let acks = broker.take(publisher);
+        if acknowledged == 0 && !acks.is_empty() {
+            let received =
+                |client: &ConnId| broker.received.get(&client.slot()).is_some_and(|bytes| !bytes.is_empty());
+            assert!(crowd.iter().all(received), "the PUBACK leaves when everybody has the message");
+        }
+        acknowledged += acks.iter().filter(|frame| frame[0] == 0x40).count();
+        assert!(broker.turns - began < 1_000);
+    }
+    assert!(broker.turns - began > 2 * CROWD / 5_000, "{} turns", broker.turns - began);
+    broker.settle();
+    for client in &crowd {
+        let mut got = payloads(&mut broker, *client);
+        got.retain(|payload| *payload != b'9');
+        assert_eq!(got, b"12", "in the order of their publisher");
+    }
+    assert_eq!(broker.shard.unfinished(), 0);
+}
+
+#[test]
+fn messages_to_one_topic_keep_their_order_and_their_subscribers() {
+    let mut broker = Broker::new();
+    let crowd = crowd(&mut broker, 20_000, 0, QoS::AtMostOnce);
+    let publishers = ["a", "b", "c"].map(|id| broker.connect(id, 0));
+    for (number, publisher) in publishers.iter().enumerate() {
+        broker.feed(*publisher, &publish_with(QoS::AtMostOnce, 0, "crowd/x", &[number as u8]));
+    }
+    broker.turn();
+    // Some leave, some come, and one publisher goes.
+    for (number, client) in crowd.iter().enumerate().filter(|(number, _)| number % 7 == 0) {
+        if number % 2 == 0 {
+            broker.feed(*client, &unsubscribe(["crowd/#"].into_iter()));
+        } else {
+            broker.detached.hang_up(&mut broker.shard, *client);
+        }
+        if number % 1_000 < 7 {
+            broker.turn();
+        }
+    }
+    broker.detached.hang_up(&mut broker.shard, publishers[0]);
+    assert!(broker.shard.unfinished() > 0, "the messages are under way");
+    let late = broker.connect("late", 0);
+    broker.feed(late, &subscribe_at(QoS::AtMostOnce, "crowd/#"));
+    broker.settle();
+    let order = payloads(&mut broker, crowd[1]);
+    assert_eq!(order.len(), publishers.len());
+    for (number, client) in crowd.iter().enumerate().skip(2).filter(|(number, _)| number % 7 != 0) {
+        assert_eq!(payloads(&mut broker, *client), order, "client {number}");
+    }
+    let got = payloads(&mut broker, late);
+    assert!(order.ends_with(&got), "{got:?} of {order:?}");
+    assert_eq!(broker.shard.unfinished(), 0);
+}

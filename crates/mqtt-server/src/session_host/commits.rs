@@ -30,6 +30,7 @@ impl SessionHost {
     pub(crate) fn next_completed(&mut self) -> Option<CompletedCommit> {
         let completed = self.persistence.next_completed()?;
         self.endings.on_commit(completed);
+        self.fan_outs.on_commit(completed);
         Some(completed)
     }
 
@@ -81,8 +82,10 @@ impl SessionHost {
         }
     }
 
-    /// The process is to end: marks do not wait for company.
-    pub(crate) fn begin_drain(&mut self) {
+    /// The process is to end: fan-outs are finished while their receivers are connected, and marks do not wait for
+    /// company.
+    pub(crate) fn begin_drain(&mut self, io: &mut Io<'_, Mail>) {
+        self.finish_fan_outs(io);
         self.persistence.hurry_marks();
     }
 

@@ -10,6 +10,7 @@ mod appends;
 mod commits;
 mod connection;
 mod endings;
+mod fan_outs;
 mod groups;
 mod publishes;
 mod qos2;
@@ -38,6 +39,7 @@ use crate::broker_state::{Mail, Shared};
 use crate::config::MqttConfig;
 use crate::counters::Counters;
 use crate::ending::EndingSessions;
+use crate::fan_outs::FanOuts;
 use crate::message::SessionKey;
 use crate::persistence::Persistence;
 use crate::queue_consumers::QueueConsumers;
@@ -59,6 +61,7 @@ pub(crate) struct SessionHost {
     endings: EndingSessions,
     queues: QueueConsumers,
     continuing: SendSchedule,
+    fan_outs: FanOuts,
     unconfirmed: UnconfirmedSessions,
     renewal: RightsRenewal,
 }
@@ -75,6 +78,7 @@ impl SessionHost {
             endings: EndingSessions::default(),
             queues: QueueConsumers::default(),
             continuing: SendSchedule::default(),
+            fan_outs: FanOuts::default(),
             unconfirmed: UnconfirmedSessions::default(),
             renewal: RightsRenewal::default(),
             shared,
@@ -126,6 +130,7 @@ impl SessionHost {
     /// Ends a turn. Returns the number of messages that wait for sessions with a connection.
     pub(crate) fn end_turn(&mut self) -> u64 {
         self.deliveries.end_of_message();
+        self.note_dividing();
         self.deliveries.backlog()
     }
 
@@ -143,15 +148,15 @@ impl SessionHost {
         }
     }
 
-    /// Number of acks, publishes, commits and session ends in progress, and of messages held in memory until they are
-    /// on disk. 0 when everything has come to rest.
+    /// Number of acks, publishes, fan-outs, commits and session ends in progress, and of messages held in memory until
+    /// they are on disk. 0 when everything has come to rest.
     pub(crate) fn unfinished(&mut self) -> usize {
         let sessions = self.sessions.slots().into_iter().filter_map(|slot| {
             let ext = self.sessions.at(slot).ext_ref()?;
             Some(ext.acks.len() + ext.qos2.len() + ext.reassigned.len() + ext.retained.early_topics())
         });
         let sessions: usize = sessions.sum();
-        sessions + self.persistence.unfinished() + self.endings.len()
+        sessions + self.persistence.unfinished() + self.endings.len() + self.fan_outs.unfinished()
     }
 
     /// The accounts of all sessions, bytes: what each says, and what it should say by what the session keeps.

@@ -8,17 +8,15 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::{Publish, QoS, ReasonCode, Version};
-use mainstem_runtime::{Io, SHARED_MIN_BYTES};
+use mainstem_runtime::Io;
 
 use super::SessionHost;
 use crate::broker_state::{Mail, PublishMail};
+use crate::fan_outs::FanOutTask;
 use crate::handled::{Handled, Next, ProtocolError};
-use crate::journal::entry::Origin;
 use crate::message::Message;
 use crate::pending_acks::{AckCondition, AckKind, AckToken};
 use crate::publication::{GroupContext, PUBACK, PUBREC, PublishContext};
-use crate::qos2_recovery::PartialPublish;
-use crate::router::FanOut;
 use crate::routes::Matched;
 
 /// What became of a message that is to be retained.
@@ -55,6 +53,7 @@ impl SessionHost {
     ) -> Routed {
         let mut is_retained = true;
         let mut receipts = 0;
+        let mut is_put_aside = false;
         let PublishContext { token, origin, ref partial } = *ack_context;
         if retain {
             // A repeated message that is in memory already must not replace what was retained after it.
@@ -67,7 +66,19 @@ impl SessionHost {
         }
         let (matched, match_units) = self.router.matched(&self.shared.routes, message.topic());
         io.charge(match_units);
-        self.fan_out(io, message, &matched, partial.as_ref());
+        if self.may_divide(&matched) {
+            if self.is_indivisible(origin) {
+                self.finish_before(io, message);
+            }
+            let (message, matched, partial) = (Arc::clone(message), Arc::clone(&matched), partial.clone());
+            if self.put_aside(FanOutTask { message, matched, partial, origin, token }) {
+                receipts += u32::from(token.is_some());
+                is_put_aside = true;
+            }
+        }
+        if !is_put_aside {
+            self.fan_out(io, message, &matched, partial.as_ref());
+        }
         for group in &matched.groups {
             if !partial.as_ref().is_some_and(|partial| partial.has_reached(group)) {
                 let ack_context = GroupContext { tried: 0, token, origin };
@@ -79,7 +90,7 @@ impl SessionHost {
         while others != 0 {
             let other = others.trailing_zeros() as usize;
             others &= others - 1;
-            let token = token.filter(|_| self.shared.persistent_shards() & (1 << other) != 0);
+            let token = token.filter(|_| self.shared.reporting_shards() & (1 << other) != 0);
             receipts += u32::from(token.is_some());
             let (message, matched, partial) = (Arc::clone(message), Arc::clone(&matched), partial.clone());
             io.send(other, Mail::Publish(PublishMail { message, matched, token, origin, partial }));
@@ -87,17 +98,20 @@ impl SessionHost {
         Routed { matched, is_retained, receipts }
     }
 
-    /// Delivers a message that another shard has matched to its subscribers on this one.
-    pub(crate) fn deliver(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        message: &Arc<Message>,
-        matched: &Matched,
-        partial: Option<&Arc<PartialPublish>>,
-        origin: Option<Origin>,
-    ) {
-        self.fan_out(io, message, matched, partial);
-        self.append_message(io, message, origin);
+    /// Delivers a message that another shard has matched to its subscribers on this one. Returns what has to be durable
+    /// for its token; `None` if the fan-out takes several turns, and a receipt is sent when it is finished.
+    pub(crate) fn deliver(&mut self, io: &mut Io<'_, Mail>, mail: PublishMail) -> Option<AckCondition> {
+        let PublishMail { message, matched, token, origin, partial } = mail;
+        if self.may_divide(&matched) {
+            let (message, matched, partial) = (Arc::clone(&message), Arc::clone(&matched), partial.clone());
+            if self.put_aside(FanOutTask { message, matched, partial, origin, token }) {
+                return None;
+            }
+        }
+        let before = self.persistence.position();
+        self.fan_out(io, &message, &matched, partial.as_ref());
+        self.append_message(io, &message, origin);
+        Some(self.persistence.condition_since(before))
     }
 
     /// Offset behind the last entry of a session's journal.
@@ -214,33 +228,4 @@ impl SessionHost {
             (false, false) => Retained::Unchanged,
         }
     }
-
-    /// Offers a message to every subscriber on this shard, and notes if most of them are behind.
-    fn fan_out(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        message: &Arc<Message>,
-        matched: &Matched,
-        partial: Option<&Arc<PartialPublish>>,
-    ) {
-        let Self { router, sessions, deliveries, persistence, .. } = self;
-        deliveries.limit_to(partial.cloned());
-        let fan_out = router.offer_to_all(sessions, message, matched, |session, offer| {
-            deliveries.offer(io, persistence, session, offer);
-        });
-        deliveries.limit_to(None);
-        let level = deliveries.take_tally().majority(fan_out.receivers);
-        if fan_out.is_large {
-            io.note_fan_out(message.size(), message.copied_bytes());
-        }
-        io.charge(fan_out_units(fan_out, matched, message));
-        matched.pressure.note(level, self.me, io.clock.now_ms);
-    }
-}
-
-/// Cost of a fan-out, units. Small messages that several lists of subscribers lead to cost more than copies of them.
-fn fan_out_units(fan_out: FanOut, matched: &Matched, message: &Message) -> u32 {
-    let copied = if message.size() < SHARED_MIN_BYTES { (message.size() / BYTES_PER_UNIT) as u32 } else { 0 };
-    let visited = matched.filters.len() as u32 + fan_out.visited;
-    visited / 2 + fan_out.receivers / 2 + fan_out.receivers * copied
 }

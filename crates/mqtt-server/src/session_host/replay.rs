@@ -146,6 +146,6 @@ impl SessionHost {
 
     /// Whether there is more to do in the next turn.
     pub(crate) fn has_more_to_do(&self) -> bool {
-        self.continuing.len() > 0 || self.endings.first_subscribed().is_some()
+        self.continuing.len() > 0 || !self.fan_outs.is_empty() || self.endings.first_subscribed().is_some()
     }
 }

@@ -81,7 +81,11 @@ impl Shard {
     /// Whether messages of other protocols should wait: this shard has done its share of the turn, or something is
     /// behind.
     pub fn is_bridge_blocked(&self, io: &mut Io<'_, Mail>) -> bool {
-        io.is_exhausted() || io.congested() || self.host.persistence().is_behind() || self.shared.is_failing()
+        io.is_exhausted()
+            || io.congested()
+            || self.host.persistence().is_behind()
+            || self.host.has_too_many_fan_outs()
+            || self.shared.is_failing()
     }
 
     /// Sets a fence: [`Shard::take_fenced`] returns its token when everything published up to now is durable.

@@ -167,6 +167,7 @@ impl Shard {
         let session = self.host.session(slot);
         let is_early = is_early(session, publish);
         let is_receiver = session.has_in_flight();
+        let is_early = is_early || self.host.has_unfinished_publish(slot);
         if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver) || is_early {
             return Ok(Next::Hold);
         }
@@ -392,7 +393,13 @@ impl Service for Shard {
         if is_first {
             self.start_timers(io);
         }
+        self.host.continue_fan_outs(io);
+        self.send_fan_out_receipts(io);
         self.host.pump_continuing(io);
+    }
+
+    fn takes_mail(&mut self, _io: &mut Io<'_, Mail>) -> bool {
+        !self.host.has_too_many_fan_outs()
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
@@ -419,7 +426,7 @@ impl Service for Shard {
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.connections.begin_drain();
-        self.host.begin_drain();
+        self.host.begin_drain(io);
         for (conn, state) in self.connections.all() {
             match state {
                 ConnState::Vacant => {}

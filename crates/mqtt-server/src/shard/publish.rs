@@ -10,7 +10,7 @@ use mainstem_topic::check_name;
 
 use super::Shard;
 use crate::admission::QuotaOutcome;
-use crate::broker_state::{Mail, PublishMail, ReceiptMail, RetainMail};
+use crate::broker_state::{Mail, ReceiptMail, RetainMail};
 use crate::handled::{Handled, Next, ProtocolError};
 
 /// Cost of a message from another shard without its receivers, units.
@@ -109,17 +109,19 @@ impl Shard {
     pub(super) fn on_mail(&mut self, io: &mut Io<'_, Mail>, mail: Mail) {
         io.charge(MAIL_UNITS);
         match mail {
-            Mail::Publish(PublishMail { message, matched, token, origin, partial }) => {
-                let before = self.host.persistence().position();
-                self.host.deliver(io, &message, &matched, partial.as_ref(), origin);
-                let condition = self.host.persistence().condition_since(before);
-                self.send_receipt_when_durable(io, condition, token, None);
+            Mail::Publish(mail) => {
+                let token = mail.token;
+                if let Some(condition) = self.host.deliver(io, mail) {
+                    self.send_receipt_when_durable(io, condition, token, None);
+                }
             }
             Mail::Group(mail) => self.on_group_message(io, &mail),
             Mail::Retain(RetainMail { topic, token }) => {
                 let condition = self.host.append_retained(io.clock, &topic);
                 self.send_receipt_when_durable(io, condition, token, None);
             }
+            // A receipt follows when the fan-outs are finished.
+            Mail::Fence(ReceiptMail(token)) if self.host.fence_fan_outs(token) => {}
             Mail::Fence(ReceiptMail(token)) => {
                 let condition = self.host.fence_here();
                 self.send_receipt_when_durable(io, condition, Some(token), None);

@@ -2,7 +2,7 @@
 //!
 //! # What this crate must never know
 //! Protocols, connections, files, logs, threads, clocks. Randomness is a parameter. [`Published`] has a lock, which
-//! readers take after a change only.
+//! readers take after a change only; [`AuditEvents`] has one per event.
 //!
 //! # Entry points
 //! - [`SecurityState`]: users, rules, quotas and bans. [`SecurityState::apply`] takes a [`Change`], which [`encode`]
@@ -36,6 +36,7 @@
 //! | `grants.rs` | the compiled rules of a connection |
 //! | `published.rs` | the newest state, shared by all threads |
 //! | `record.rs`, `record_version.rs` | changes as records of a log; their version |
+//! | `audit_events.rs` | events of the audit log on their way into a topic |
 //! | `authenticator.rs` | the interface of the host |
 //! | `edit.rs` | changes that administrators ask for |
 //! | `error.rs` | errors |
@@ -43,6 +44,7 @@
 mod api_key;
 mod api_key_record;
 mod api_key_uses;
+mod audit_events;
 mod authenticator;
 mod ban;
 mod edit;
@@ -69,6 +71,7 @@ pub use api_key::{
 };
 pub use api_key_record::{decode_last_use, encode_last_use};
 pub use api_key_uses::ApiKeyUses;
+pub use audit_events::{AUDIT_EVENT_BYTES_MAX, AUDIT_EVENTS_MAX, AddedEvent, AuditEvents};
 pub use authenticator::{
     Actor, AdminChange, Attempt, Authenticator, BannedClient, ChangeError, ChangedSettings, Denial, Edit,
     LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,

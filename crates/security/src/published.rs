@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use mainstem_quota::{Buckets, ClientQuotas, QuotaKey};
 
 use crate::api_key_uses::ApiKeyUses;
+use crate::audit_events::AuditEvents;
 use crate::state::{Anonymous, SecurityState, Settings};
 
 /// The newest [`SecurityState`]. Reading the epoch costs one load; the lock is taken after a change only.
@@ -15,6 +16,7 @@ pub struct Published {
     state: RwLock<Arc<SecurityState>>,
     buckets: Buckets,
     api_key_uses: ApiKeyUses,
+    audit_events: AuditEvents,
     /// Connections and requests of banned clients that were refused.
     bans_refused: AtomicU64,
 }
@@ -27,6 +29,7 @@ impl Published {
             state: RwLock::new(Arc::new(state)),
             buckets: Buckets::default(),
             api_key_uses: ApiKeyUses::default(),
+            audit_events: AuditEvents::default(),
             bans_refused: AtomicU64::new(0),
         }
     }
@@ -45,6 +48,11 @@ impl Published {
     /// When API keys were last used.
     pub fn api_key_uses(&self) -> &ApiKeyUses {
         &self.api_key_uses
+    }
+
+    /// Events of the audit log that wait to be appended to its topic; none without such a topic.
+    pub fn audit_events(&self) -> &AuditEvents {
+        &self.audit_events
     }
 
     /// A banned client is refused.

@@ -70,6 +70,12 @@ const BANS: Metric = Metric::counter(
     "Connections and requests of banned clients that were refused.",
 );
 
+const AUDIT_DROPPED: Metric = Metric::counter(
+    "mainstem_audit_topic_dropped_total",
+    &[],
+    "Events of the audit log that `security.audit_topic` lacks, because it could not be written for too long.",
+);
+
 static QUEUES: [Reading<Info>; 3] = [
     Reading::new(
         Metric::gauge("mainstem_queue_messages", QUEUE, "Messages that at least one group has not settled."),
@@ -148,7 +154,8 @@ static GROUPS: [Reading<GroupInfo>; 12] = [
 pub fn metrics() -> Vec<Metric> {
     let queues = QUEUES.iter().map(|reading| reading.metric);
     let groups = GROUPS.iter().map(|reading| reading.metric);
-    let others = [MEMORY, MEMORY_MAX, RESIDENT, TURNS, THROTTLED, THROTTLED_SECONDS, REFUSED, BANS];
+    let others =
+        [MEMORY, MEMORY_MAX, RESIDENT, TURNS, THROTTLED, THROTTLED_SECONDS, REFUSED, BANS, AUDIT_DROPPED];
     [QUEUE_AVAILABLE].into_iter().chain(queues).chain(groups).chain(others).collect()
 }
 
@@ -208,7 +215,7 @@ fn write_memory(text: &mut Exposition, memory: &MemoryUsage) {
     text.begin(&RESIDENT).value(&[], memory.resident_bytes);
 }
 
-/// What quotas and bans have throttled and refused.
+/// What quotas and bans have throttled and refused, and what the audit topic lacks.
 fn write_quotas(text: &mut Exposition, published: &Published) {
     let counts = QuotaKey::ALL.map(|key| (key.to_string(), published.buckets().counts(key)));
     let mut throttled = text.begin(&THROTTLED);
@@ -224,6 +231,7 @@ fn write_quotas(text: &mut Exposition, published: &Published) {
         refused.value(&[key], counts.refused);
     }
     text.begin(&BANS).value(&[], published.bans_refused());
+    text.begin(&AUDIT_DROPPED).value(&[], published.audit_events().dropped());
 }
 
 /// Histograms of how long turns take.
@@ -259,6 +267,7 @@ mod tests {
         let published = Published::default();
         published.buckets().note_throttled(QuotaKey::PublishRate, 1_500);
         published.note_ban_refused();
+        published.audit_events().note_dropped(3);
         let mut text = Exposition::default();
         write_quotas(&mut text, &published);
         let text = text.finish();
@@ -267,6 +276,7 @@ mod tests {
             "mainstem_quota_throttled_seconds_total{quota=\"publish_rate\"} 1.5\n",
             "mainstem_quota_refused_total{quota=\"publish_rate\"} 0\n",
             "mainstem_bans_refused_total 1\n",
+            "mainstem_audit_topic_dropped_total 3\n",
         ] {
             assert!(text.contains(line), "{line}");
         }

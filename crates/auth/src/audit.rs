@@ -1,18 +1,19 @@
 //! The audit log: one line of JSON per log-in, failure, denial and administrative change.
 //!
-//! A thread writes it, so that a slow disk stalls nobody. If more lines wait than fit, they are counted, and the next
-//! line says how many are missing.
+//! A thread writes the file, so that a slow disk stalls nobody. If more lines wait than fit, they are counted, and the
+//! next line says how many are missing. The same events go to a topic, if the broker has one for them: there the shards
+//! append them, see [`mainstem_security::AuditEvents`]. Each of the two has all events, whatever the other lacks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use mainstem_security::{AUDIT_EVENTS_MAX, AddedEvent, Published};
 use serde_json::{Map, Value};
 
 /// Longest name in the audit log, bytes.
@@ -26,7 +27,10 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// The audit log.
 #[derive(Debug)]
 pub(crate) struct Audit {
+    /// Lines for the file; `None` without one.
     lines: Option<SyncSender<String>>,
+    /// Has the events for the topic; `None` without one.
+    topic: Option<Arc<Published>>,
     missing: AtomicU64,
     samples: Mutex<Samples>,
     thread: Option<JoinHandle<()>>,
@@ -41,27 +45,17 @@ struct Samples {
 }
 
 impl Audit {
-    /// Opens the file and appends to it.
+    /// An audit log that appends to a file, and gives `topic` the same events. `None` if it would do neither.
     ///
     /// # Errors
     /// The file cannot be opened, or no thread started.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.create(true).append(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path)?;
-        let (lines, receiver) = sync_channel(WAITING_MAX);
-        let name = path.display().to_string();
-        let write = move || write_lines(&file, &name, &receiver);
-        let thread = std::thread::Builder::new().name("audit".into()).spawn(write)?;
+    pub(crate) fn open(path: Option<&Path>, topic: Option<Arc<Published>>) -> io::Result<Option<Self>> {
+        let (lines, thread) = path.map(open_file).transpose()?.unzip();
+        if lines.is_none() && topic.is_none() {
+            return Ok(None);
+        }
         let samples = Samples { since: Instant::now(), count: 0, skipped: 0 };
-        Ok(Self {
-            lines: Some(lines),
-            missing: AtomicU64::new(0),
-            samples: Mutex::new(samples),
-            thread: Some(thread),
-        })
+        Ok(Some(Self { lines, topic, missing: AtomicU64::new(0), samples: Mutex::new(samples), thread }))
     }
 
     /// Adds a line: the time, the event, and its fields.
@@ -71,13 +65,26 @@ impl Audit {
         line.insert("time_ms".into(), (unix.as_millis() as u64).into());
         line.insert("event".into(), event.into());
         line.extend(fields);
-        let missing = self.missing.swap(0, Ordering::Relaxed);
-        if missing > 0 {
-            line.insert("missing".into(), missing.into());
+        if let Some(topic) = &self.topic {
+            Self::add_to_topic(topic, &line);
         }
-        let text = format!("{}\n", Value::Object(line));
-        if self.lines.as_ref().is_some_and(|lines| lines.try_send(text).is_err()) {
-            self.missing.fetch_add(missing + 1, Ordering::Relaxed);
+        if let Some(lines) = &self.lines {
+            let missing = self.missing.swap(0, Ordering::Relaxed);
+            let text = with_missing(line, missing) + "\n";
+            if lines.try_send(text).is_err() {
+                self.missing.fetch_add(missing + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets the shards append an event to the topic.
+    fn add_to_topic(topic: &Published, event: &Map<String, Value>) {
+        let added = topic.audit_events().add(|missing| with_missing(event.clone(), missing));
+        if added == AddedEvent::FirstDropped {
+            log::error!(
+                "the audit topic cannot be written, and {AUDIT_EVENTS_MAX} events or 8 MiB wait for it; further \
+                 events are lost and counted (security.audit_topic, mainstem_audit_topic_dropped_total)"
+            );
         }
     }
 
@@ -114,6 +121,28 @@ impl Drop for Audit {
             log::error!("the thread of the audit log panicked");
         }
     }
+}
+
+/// Opens the file and starts the thread that appends lines to it.
+fn open_file(path: &Path) -> io::Result<(SyncSender<String>, JoinHandle<()>)> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    let (lines, receiver) = sync_channel(WAITING_MAX);
+    let name = path.display().to_string();
+    let write = move || write_lines(&file, &name, &receiver);
+    let thread = std::thread::Builder::new().name("audit".into()).spawn(write)?;
+    Ok((lines, thread))
+}
+
+/// An event as JSON, with the number of events that are missing before it, if there are any.
+fn with_missing(mut event: Map<String, Value>, missing: u64) -> String {
+    if missing > 0 {
+        event.insert("missing".into(), missing.into());
+    }
+    Value::Object(event).to_string()
 }
 
 fn write_lines(file: &File, name: &str, lines: &Receiver<String>) {

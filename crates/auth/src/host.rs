@@ -46,6 +46,8 @@ pub struct Limits {
     pub failures_per_user_max: u32,
     /// The file of the audit log; `None` for none.
     pub audit_log: Option<PathBuf>,
+    /// Whether [`Published::audit_events`] gets the same events, for a topic.
+    pub has_audit_topic: bool,
 }
 
 impl Default for Limits {
@@ -56,6 +58,7 @@ impl Default for Limits {
             failures_per_address_max: 20,
             failures_per_user_max: 20,
             audit_log: None,
+            has_audit_topic: false,
         }
     }
 }
@@ -129,8 +132,6 @@ impl Host {
         if let Some(error) = invalid {
             return Err(OpenError::Record(error));
         }
-        let audit = limits.audit_log.as_deref().map(Audit::open).transpose().map_err(OpenError::Audit)?;
-        let audit = audit.map(Arc::new);
         let system = |error: &dyn fmt::Display| OpenError::System(format!("users and rules: {error}"));
         let (mut secret, mut key) = ([0; 32], [0; 32]);
         getrandom::fill(&mut secret)
@@ -138,6 +139,8 @@ impl Host {
             .map_err(|error| system(&error))?;
         uses.retain(|id, _| state.api_keys().get(*id).is_some());
         let published = Arc::new(Published::new(state));
+        let topic = limits.has_audit_topic.then(|| Arc::clone(&published));
+        let audit = Audit::open(limits.audit_log.as_deref(), topic).map_err(OpenError::Audit)?.map(Arc::new);
         for (id, at_ms) in uses {
             published.api_key_uses().restore(id, at_ms);
         }

@@ -74,6 +74,8 @@ pub struct Config {
     pub follows_partitions: bool,
     /// Topics that other protocols write to.
     pub bound_topics: Vec<BoundTopic>,
+    /// Topic to which the events of the audit log are appended, and to which no client may produce.
+    pub audit_topic: Option<Arc<str>>,
     /// Topics that other protocols read.
     pub sources: Vec<Source>,
     /// Whether a send or receive creates a work queue that does not exist.
@@ -124,6 +126,7 @@ impl Default for Config {
             message_bytes_max: 1024 * 1024 + 12,
             follows_partitions: false,
             bound_topics: Vec::new(),
+            audit_topic: None,
             sources: Vec::new(),
             queues_auto_create: true,
             queue_tuning: mainstem_queue_core::Tuning::default(),

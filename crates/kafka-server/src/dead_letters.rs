@@ -59,6 +59,9 @@ fn config_error(controller: &Controller, queue: &str, set: &BTreeMap<String, Str
         return Some(format!("dead-letter-queue: {error}"));
     }
     let to = destination(queue, &config)?;
+    if controller.config().audit_topic.as_deref() == Some(to.as_str()) {
+        return Some(format!("dead-letter-queue: '{to}' is the audit topic (security.audit_topic)"));
+    }
     // A dead-letter queue may exist although its own dead-letter queue has no valid name.
     if chosen.is_empty()
         && !queue.ends_with(DEAD_LETTERS)
@@ -131,7 +134,7 @@ fn destination(queue: &str, config: &Config) -> Option<String> {
     config.dead_letters.then(|| config.dead_letter_queue_of(queue))
 }
 
-fn destination_of(topic: &Topic) -> Option<String> {
+pub(crate) fn destination_of(topic: &Topic) -> Option<String> {
     destination(&topic.name, topic.config.queue.as_ref()?)
 }
 

@@ -10,6 +10,7 @@ use mainstem_kafka::ErrorCode;
 use mainstem_security::{Action, AdminChange, ChangedSettings, ResourceKind};
 
 use crate::acl::{OPERATIONS, READ};
+use crate::environment::Environment;
 use crate::security::Security;
 use crate::sender::Sender;
 use crate::shard_message::RequestContext;
@@ -92,6 +93,19 @@ impl RequestContext {
     pub(crate) fn check_topic(&self, action: Action, name: &str) -> Result<(), ErrorCode> {
         let is_allowed = self.is_permitted(action, ResourceKind::Topic, name);
         if is_allowed { Ok(()) } else { Err(ErrorCode::TopicAuthorizationFailed) }
+    }
+
+    /// Checks that the sender may produce to a topic. Nobody may to the audit topic.
+    ///
+    /// # Errors
+    /// The sender may not do it.
+    #[inline]
+    pub(crate) fn check_produce(&self, env: &Environment, topic: &str) -> Result<(), ErrorCode> {
+        if env.is_audit_topic(topic) {
+            self.note_denial(Action::Produce, ResourceKind::Topic, topic);
+            return Err(ErrorCode::TopicAuthorizationFailed);
+        }
+        self.check_topic(Action::Produce, topic)
     }
 
     /// Checks an action on a consumer group.

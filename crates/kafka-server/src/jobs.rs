@@ -31,6 +31,8 @@ pub(crate) enum Job {
     Fetch(FetchJob),
     Sink(SinkJob),
     QueueAppend(AppendTicket),
+    /// Events of the audit log are being appended, see `audit_topic.rs`.
+    Audit,
     Query(QueryJob),
     Mark(MarkJob),
     Changes(ChangesJob),

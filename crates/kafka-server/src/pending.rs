@@ -214,4 +214,6 @@ pub(crate) enum AfterTopicChange {
     AutoCreatedQueue(Box<QueueRequest>),
     /// Write the records that wait for the topic.
     BoundTopic(Arc<str>),
+    /// Append the events that wait for the audit topic.
+    AuditTopic,
 }

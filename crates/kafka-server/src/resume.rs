@@ -55,6 +55,10 @@ impl Shard {
             (Some(Job::QueueAppend(_)), PartitionResponse::Produced(produced)) => {
                 self.on_queue_append(io, number, &produced);
             }
+            (Some(Job::Audit), PartitionResponse::Produced(produced)) => {
+                drop(self.jobs.take(number));
+                self.on_audit_events_appended(io, &produced);
+            }
             (Some(Job::Mark(_)), PartitionResponse::Produced(produced)) => {
                 if let Some((then, outcomes)) = self.jobs.end_marker(number, produced) {
                     self.resume_markers(io, then, outcomes);
@@ -291,6 +295,7 @@ impl Shard {
             }
             AfterTopicChange::QueueReply(to) => self.on_queue_administered(io, to, outcome),
             AfterTopicChange::AutoCreatedQueue(request) => self.on_queue_auto_created(io, *request, outcome),
+            AfterTopicChange::AuditTopic => self.on_audit_topic_created(outcome),
             AfterTopicChange::BoundTopic(name) => match outcome {
                 Ok(()) => self.batch_waiting_records(io),
                 Err(refused) => {

@@ -156,6 +156,7 @@ impl Service for Shard {
                 self.storage.run_maintenance(io);
                 self.bindings.clear_topic_requests();
                 self.batch_waiting_records(io);
+                self.retry_audit_events(io);
                 self.with_queues(io, QueueHost::retry_awaiting_creation);
                 self.with_queues(io, QueueHost::trim);
                 self.close_idle_connections(io);
@@ -186,6 +187,7 @@ impl Service for Shard {
         if self.env.begin_first_turn(io.memory().budget()) {
             io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             self.start_coordinators(io);
+            self.create_audit_topic(io);
         }
         self.poll_completions(io);
         self.poll_security_replies(io);
@@ -205,6 +207,7 @@ impl Service for Shard {
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.begin_queued_requests(io);
         self.append_all_gathered(io);
+        self.append_audit_events(io);
         self.poll_queues(io);
         if self.queues.has_unappended() {
             self.with_queues(io, QueueHost::end_batches);
@@ -223,6 +226,7 @@ impl Service for Shard {
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         // Records that other protocols brought before the shutdown still count.
         self.append_all_gathered(io);
+        self.append_audit_events(io);
         self.conns.start_draining();
         self.with_queues(io, QueueHost::drain);
         self.storage.end_producer_maintenance();

@@ -13,6 +13,7 @@ use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::answer::Answer;
+use crate::audit_topic::AuditAppends;
 use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;
@@ -42,6 +43,8 @@ pub struct Shard {
     pub(crate) conns: Connections,
     pub(crate) jobs: Jobs,
     pub(crate) bindings: Bindings,
+    /// Events of the audit log, on shard 0.
+    pub(crate) audit: AuditAppends,
     pub(crate) queues: QueueHost<TopicConfig>,
     completions: Vec<Completion>,
     /// Completions that were too many for a turn, with the index of their store.
@@ -73,6 +76,7 @@ impl Shard {
             conns: Connections::default(),
             jobs: Jobs::default(),
             bindings: Bindings::default(),
+            audit: AuditAppends::default(),
             queues,
             completions: Vec::new(),
             late_completions: VecDeque::new(),

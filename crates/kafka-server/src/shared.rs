@@ -83,6 +83,11 @@ impl Shared {
     /// Sets the waker of a shard, for commands from other threads.
     pub fn bind_wake(&self, shard: usize, wake: Wake) {
         self.security_replies.bind_wake(shard, Arc::clone(&wake));
+        if shard == 0
+            && let Some(security) = self.security()
+        {
+            security.host.published().audit_events().bind_wake(Arc::clone(&wake));
+        }
         self.command_queues.bind_wake(shard, wake);
     }
 

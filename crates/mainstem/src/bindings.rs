@@ -105,6 +105,8 @@ pub(crate) struct Sections<'a> {
     pub(crate) mqtt_to_queue: &'a [MqttToQueue],
     pub(crate) topic_to_mqtt: &'a [TopicToMqtt],
     pub(crate) queues: &'a [DeclaredQueue],
+    /// The audit topic, which no binding may write to.
+    pub(crate) audit_topic: Option<Arc<str>>,
     /// Whether the broker has a Kafka listener.
     pub(crate) has_kafka: bool,
     /// Maximum number of levels of a topic.
@@ -121,6 +123,7 @@ pub(crate) fn convert(sections: &Sections<'_>) -> Result<Declared, String> {
     for binding in sections.mqtt_to_topic {
         let with_name = |error: String| format!("mqtt_to_topic {:?}: {error}", binding.name);
         let (inbound, topic) = binding.read(sections.topic_levels_max).map_err(with_name)?;
+        check_target(&topic, sections.audit_topic.as_ref()).map_err(with_name)?;
         declared.bindings.inbound.push(inbound);
         declared.topics.push(topic);
         names.push(&binding.name);
@@ -128,6 +131,7 @@ pub(crate) fn convert(sections: &Sections<'_>) -> Result<Declared, String> {
     for binding in sections.mqtt_to_queue {
         let with_name = |error: String| format!("mqtt_to_queue {:?}: {error}", binding.name);
         let (inbound, topic) = binding.read(sections.queues, sections.topic_levels_max).map_err(with_name)?;
+        check_target(&topic, sections.audit_topic.as_ref()).map_err(with_name)?;
         declared.bindings.inbound.push(inbound);
         declared.topics.push(topic);
         names.push(&binding.name);
@@ -151,6 +155,14 @@ pub(crate) fn convert(sections: &Sections<'_>) -> Result<Declared, String> {
         return Err("bindings to Kafka topics need a Kafka listener: kafka.listen is empty".into());
     }
     Ok(declared)
+}
+
+/// Checks what a binding writes to: publishers of MQTT could write to the audit topic otherwise.
+fn check_target(topic: &BoundTopic, audit_topic: Option<&Arc<str>>) -> Result<(), String> {
+    if audit_topic == Some(&topic.name) {
+        return Err(format!("{:?} is the audit topic (security.audit_topic)", topic.name));
+    }
+    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), String> {

@@ -321,7 +321,7 @@ impl Config {
         checked("log_in_hook", config.log_in_hook.check())?;
         config.check_tokens()?;
         check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
-        check_queues(&config.queue)?;
+        check_queues(&config.queue, config.security.audit_topic().as_deref())?;
         config.bindings()?;
         Ok(config)
     }
@@ -346,6 +346,7 @@ impl Config {
             mqtt_to_queue: &self.mqtt_to_queue,
             topic_to_mqtt: &self.topic_to_mqtt,
             queues: &self.queue,
+            audit_topic: self.security.audit_topic(),
             has_kafka: !self.kafka.listen.is_empty(),
             topic_levels_max: self.mqtt.max_topic_levels,
         })

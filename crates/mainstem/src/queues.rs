@@ -71,10 +71,13 @@ fn topic(name: &str, pairs: &[(String, String)]) -> BoundTopic {
 ///
 /// # Errors
 /// Names the invalid queue and its error.
-pub(crate) fn check_queues(queues: &[DeclaredQueue]) -> Result<(), String> {
+pub(crate) fn check_queues(queues: &[DeclaredQueue], audit_topic: Option<&str>) -> Result<(), String> {
     let mut names = Vec::new();
     for queue in queues {
         queue.check().map_err(|error| format!("queue {:?}: {error}", queue.name))?;
+        if audit_topic == Some(queue.name.as_str()) {
+            return Err(format!("queue {:?}: it is the audit topic (security.audit_topic)", queue.name));
+        }
         names.push(&queue.name);
     }
     names.sort_unstable();
@@ -212,7 +215,7 @@ mod tests {
 
     fn queues(text: &str) -> Result<Vec<DeclaredQueue>, String> {
         let Section { queue } = toml::from_str(text).map_err(|error| error.to_string())?;
-        check_queues(&queue).map(|()| queue)
+        check_queues(&queue, None).map(|()| queue)
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mainstem_auth::{Host, Limits, Providers};
 use mainstem_disk::{Committer, RealFs, SegmentStore};
+use mainstem_kafka_server::{BoundTopic, check_topic};
 use mainstem_mqtt_server::config_value::ConfigValue;
 use mainstem_mqtt_server::settings;
 use mainstem_quota::{BucketSettings, QuotaKey};
@@ -65,6 +66,9 @@ settings! {
         /// File to which log-ins, denials and changes of users and rules are appended, as lines of JSON; empty for
         /// none.
         audit_log: String = "";
+        /// Topic to which the same events are appended, one record each; empty for none. It is created at start, with
+        /// one partition. No client may produce to it; reading it needs the right to consume, as for any topic.
+        audit_topic: String = "";
     }
 }
 
@@ -114,7 +118,15 @@ impl SecurityConfig {
         let invalid = self.super_users.iter().find_map(|name| {
             check_user_name(name).err().map(|error| ("super_users", format!("{name:?}: {error}")))
         });
-        invalid.map_or(Ok(()), Err)
+        invalid.map_or(Ok(()), Err)?;
+        let topic = |name| BoundTopic { name, partitions: 1, config: BTreeMap::new() };
+        let checked = self.audit_topic().map_or(Ok(()), |name| check_topic(&topic(name)));
+        checked.map_err(|error| ("audit_topic", error))
+    }
+
+    /// The topic of the audit log, if there is one.
+    pub(crate) fn audit_topic(&self) -> Option<Arc<str>> {
+        (!self.audit_topic.is_empty()).then(|| self.audit_topic.as_str().into())
     }
 
     /// The settings, with the users of the password file.
@@ -146,6 +158,7 @@ impl SecurityConfig {
             failures_per_address_max: self.max_failed_log_ins_per_address,
             failures_per_user_max: self.max_failed_log_ins_per_user,
             audit_log: Some(&self.audit_log).filter(|path| !path.is_empty()).map(PathBuf::from),
+            has_audit_topic: self.audit_topic().is_some(),
         }
     }
 }

@@ -63,6 +63,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), &listener.address));
     advertise(&shared.kafka, &config, asked)?;
     let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
+    if let Some(error) = shared.kafka.audit_topic_error() {
+        return Err(error);
+    }
     let bindings = BindingManager::new(&config, BindingTargets::of(&shared));
     let mut shards = restored.into_iter();
     let handle = start(&options, |shard, wake| {
@@ -195,6 +198,7 @@ fn shared_state(
     let kafka = mainstem_kafka_server::Config {
         bound_topics: declared.topics,
         sources: declared.sources,
+        audit_topic: config.security.audit_topic(),
         queues_auto_create: config.queues.auto_create,
         listeners: listeners::kafka_settings(config),
         log_dir: std::path::absolute(&config.server.data)

@@ -13,6 +13,7 @@ use mainstem_runtime::Io;
 use mainstem_security::Action;
 
 use crate::append_error::AppendError;
+use crate::environment::Environment;
 use crate::pending::{AfterChanges, AfterTxnReply};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -139,8 +140,8 @@ fn immediate_result(
     call: &RequestContext,
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Option<AddPartitionsToTxnResult> {
-    let refused =
-        unauthorized_result(call, transaction).or_else(|| missing_partition_result(shard, transaction));
+    let refused = unauthorized_result(&shard.env, call, transaction)
+        .or_else(|| missing_partition_result(shard, transaction));
     if refused.is_some() || !transaction.verify_only {
         return refused;
     }
@@ -190,17 +191,20 @@ fn result(
 
 /// The result if the sender may not write to one of the topics. As in Kafka, nothing is added then.
 fn unauthorized_result(
+    env: &Environment,
     call: &RequestContext,
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Option<AddPartitionsToTxnResult> {
-    if call.version >= BATCHED || call.is_unrestricted() {
+    let has_audit_topic = transaction.topics.iter().any(|topic| env.is_audit_topic(&topic.name));
+    if !has_audit_topic && (call.version >= BATCHED || call.is_unrestricted()) {
         return None;
     }
     if let Err(code) = call.check_transactional_id(Action::Produce, &transaction.transactional_id) {
         return Some(result(transaction, |_| code as i16));
     }
-    let denied = |topic: &str| call.check_topic(Action::Produce, topic).err();
-    if transaction.topics.iter().all(|topic| call.may_topic(Action::Produce, &topic.name)) {
+    let denied = |topic: &str| call.check_produce(env, topic).err();
+    if !has_audit_topic && transaction.topics.iter().all(|topic| call.may_topic(Action::Produce, &topic.name))
+    {
         return None;
     }
     Some(result(transaction, |participant| match participant {

@@ -106,11 +106,11 @@ fn transactional_id_error(call: &RequestContext, request: &ProduceRequestRef<'_>
 
 fn find(shard: &Shard, call: &RequestContext, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
     if id == Uuid::default() {
-        call.check_topic(Action::Produce, name)?;
+        call.check_produce(&shard.env, name)?;
         shard.env.catalogue().topic(name).cloned().ok_or(ErrorCode::UnknownTopicOrPartition)
     } else {
         let topic = shard.env.catalogue().topic_by_id(TopicId(id.0)).ok_or(ErrorCode::UnknownTopicId)?;
-        call.check_topic(Action::Produce, &topic.name)?;
+        call.check_produce(&shard.env, &topic.name)?;
         Ok(Arc::clone(topic))
     }
 }

@@ -15,7 +15,7 @@ use mainstem_queue_server::ReplyFn;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{MqttToQueue, MqttToTopic, TopicToMqtt};
+use super::{MqttToQueue, MqttToTopic, TopicToMqtt, check_target};
 use crate::config::Config;
 use crate::storage::SharedState;
 
@@ -180,11 +180,13 @@ impl BindingManager {
             MQTT_TO_TOPIC => {
                 let binding: MqttToTopic = parse(object)?;
                 let (inbound, topic) = binding.read(self.config.mqtt.max_topic_levels)?;
+                check_target(&topic, self.config.security.audit_topic().as_ref())?;
                 Ok((show(kind, &binding), Binding::Inbound(inbound, topic)))
             }
             MQTT_TO_QUEUE => {
                 let binding: MqttToQueue = parse(object)?;
                 let (inbound, topic) = binding.read(&self.config.queue, self.config.mqtt.max_topic_levels)?;
+                check_target(&topic, self.config.security.audit_topic().as_ref())?;
                 Ok((show(kind, &binding), Binding::Inbound(inbound, topic)))
             }
             TOPIC_TO_MQTT => {

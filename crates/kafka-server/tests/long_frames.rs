@@ -12,9 +12,12 @@ use mainstem_kafka::api::add_partitions_to_txn::{
 use mainstem_kafka::api::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
 };
-use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use mainstem_kafka::api::describe_groups::DescribeGroupsRequest;
 use mainstem_kafka::api::find_coordinator::FindCoordinatorRequest;
+use mainstem_kafka::api::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::leave_group::{LeaveGroupRequest, MemberIdentity};
 use mainstem_kafka::api::list_groups::ListGroupsRequest;
@@ -153,6 +156,43 @@ fn items_of_the_same_name_are_found_among_a_hundred_thousand() {
     assert_eq!(response.topics.len(), 50_001);
     let accepted: Vec<_> = response.topics.iter().filter(|topic| topic.error_code == 0).collect();
     assert!(accepted.len() == 1 && accepted[0].name == "once");
+}
+
+#[test]
+fn more_configurations_than_there_are_get_refused() {
+    let mut broker = Broker::new(1);
+    broker.create_topic("t", 1);
+    let client = broker.connect(0);
+    for (count, is_refused) in [(200, false), (201, true), (100_000, true)] {
+        // The handler refuses unknown names, with another message.
+        let message = |message: Option<String>| message.unwrap_or_default();
+        let configs = names(count).into_iter().map(|name| AlterableConfig {
+            name,
+            value: Some("1".into()),
+            ..AlterableConfig::default()
+        });
+        let resources = vec![AlterConfigsResource {
+            resource_type: 2,
+            resource_name: "t".into(),
+            configs: configs.collect(),
+        }];
+        let request = IncrementalAlterConfigsRequest { resources, validate_only: true };
+        let altered = broker.ask(client, 1, &request).responses.remove(0);
+        assert_ne!(altered.error_code, 0);
+        assert_eq!(message(altered.error_message).contains("200 configurations"), is_refused, "{count}");
+        let config = |name| CreatableTopicConfig { name, value: Some("1".into()) };
+        let topics = vec![CreatableTopic {
+            name: "new".into(),
+            num_partitions: 1,
+            replication_factor: 1,
+            configs: names(count).into_iter().map(config).collect(),
+            ..CreatableTopic::default()
+        }];
+        let request = CreateTopicsRequest { topics, validate_only: true, ..Default::default() };
+        let created = broker.ask(client, 7, &request).topics.remove(0);
+        assert_eq!(created.error_code, ErrorCode::InvalidConfig as i16);
+        assert_eq!(message(created.error_message).contains("200 configurations"), is_refused, "{count}");
+    }
 }
 
 #[test]

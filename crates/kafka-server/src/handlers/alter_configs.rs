@@ -14,7 +14,7 @@ use mainstem_kafka::api::alter_configs::{
 use mainstem_runtime::Io;
 use mainstem_security::{Action, ChangedSettings};
 
-use super::create_topics::invalid_request;
+use super::create_topics::{CONFIGS_MAX, TOO_MANY_CONFIGS, invalid_request, truncate_configs};
 use super::describe_configs::{BROKER, BROKER_LOGGER, GROUP, TOPIC, is_this_node};
 use crate::append_error::AppendError;
 use crate::broker_config;
@@ -37,7 +37,7 @@ pub(crate) fn handle(
         resource_type: resource.resource_type,
         resource_name: resource.resource_name,
         replaces_all: true,
-        steps: resource.configs.into_iter().map(|config| set(config.name, config.value)).collect(),
+        steps: steps(io, resource.configs, |config| set(config.name, config.value)),
     };
     let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
     let denied = denials(shard, &call, &changes);
@@ -67,6 +67,16 @@ pub(crate) fn finish(
     let responses = changes.into_iter().zip(outcomes).map(response).collect();
     let response = AlterConfigsResponse { responses, ..Default::default() };
     shard.reply::<AlterConfigsRequest>(io, call, &response);
+}
+
+/// The changes of a resource.
+pub(crate) fn steps<C: Send + 'static>(
+    io: &Io<'_, Mail>,
+    mut configs: Vec<C>,
+    step: impl Fn(C) -> ConfigStep,
+) -> Vec<ConfigStep> {
+    truncate_configs(io, &mut configs);
+    configs.into_iter().map(step).collect()
 }
 
 fn set(name: String, value: Option<String>) -> ConfigStep {
@@ -151,6 +161,9 @@ pub(crate) fn note_changes(
 
 /// Whether a change alters the configuration.
 fn check(shard: &Shard, change: &ConfigChange) -> Result<bool, AppendError> {
+    if change.steps.len() > CONFIGS_MAX {
+        return Err(invalid_request(TOO_MANY_CONFIGS));
+    }
     let mut names = BTreeSet::new();
     if !change.steps.iter().all(|step| names.insert(&step.name)) {
         return Err(invalid_request("Error due to duplicate config keys"));

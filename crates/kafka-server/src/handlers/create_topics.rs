@@ -27,13 +27,18 @@ use crate::topic_change::NewTopic;
 use crate::topic_config::{self, TopicConfig, queue_error};
 use crate::topic_validation::check_assignment;
 
+/// Most configurations of a resource in a request, of some dozens that there are. They are checked at once.
+pub(crate) const CONFIGS_MAX: usize = 200;
+pub(crate) const TOO_MANY_CONFIGS: &str = "A resource may have 200 configurations in a request.";
+
 pub(crate) fn handle(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     mut call: RequestContext,
     request: CreateTopicsRequest,
 ) {
-    let Some(request) = shard.divide(io, &call, request) else { return };
+    let Some(mut request) = shard.divide(io, &call, request) else { return };
+    request.topics.iter_mut().for_each(|topic| truncate_configs(io, &mut topic.configs));
     let duplicates = duplicates(request.topics.iter().map(|topic| topic.name.as_str()));
     let is_unique = |topic: &&CreatableTopic| !duplicates.contains(topic.name.as_str());
     let mut names: Vec<Arc<str>> = Vec::new();
@@ -106,6 +111,15 @@ pub(crate) fn duplicates<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&
     names.filter(|name| !seen.insert(*name)).collect()
 }
 
+/// Removes most of too many configurations. They are refused, so the rest need not be looked at.
+pub(crate) fn truncate_configs<C: Send + 'static>(io: &Io<'_, Mail>, configs: &mut Vec<C>) {
+    if configs.len() > CONFIGS_MAX {
+        let mut all = std::mem::take(configs).into_iter();
+        configs.extend(all.by_ref().take(CONFIGS_MAX + 1));
+        io.discard(Box::new(all));
+    }
+}
+
 pub(crate) fn invalid_request(message: &str) -> AppendError {
     AppendError::new(ErrorCode::InvalidRequest, message)
 }
@@ -140,6 +154,9 @@ fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, AppendError> 
 }
 
 fn config(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, AppendError> {
+    if topic.configs.len() > CONFIGS_MAX {
+        return refused(ErrorCode::InvalidConfig, TOO_MANY_CONFIGS);
+    }
     let without_value = topic.configs.iter().filter(|config| config.value.is_none());
     let without_value: Vec<&str> = without_value.map(|config| config.name.as_str()).collect();
     if !without_value.is_empty() {

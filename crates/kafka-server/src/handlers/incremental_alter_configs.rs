@@ -8,7 +8,7 @@ use mainstem_kafka::api::incremental_alter_configs::{
 use mainstem_runtime::Io;
 use mainstem_security::ChangedSettings;
 
-use super::alter_configs::{alter, audited, denials, note_changes};
+use super::alter_configs::{alter, audited, denials, note_changes, steps};
 use crate::append_error::AppendError;
 use crate::pending::AfterChanges;
 use crate::shard::Shard;
@@ -26,7 +26,7 @@ pub(crate) fn handle(
         resource_type: resource.resource_type,
         resource_name: resource.resource_name,
         replaces_all: false,
-        steps: resource.configs.into_iter().map(step).collect(),
+        steps: steps(io, resource.configs, step),
     };
     let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
     let denied = denials(shard, &call, &changes);

@@ -12,7 +12,6 @@
 use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
-use mainstem_log::BatchBuilder;
 use mainstem_runtime::Io;
 
 use crate::append_error::{AppendError, Produced};
@@ -20,7 +19,7 @@ use crate::catalogue::Topic;
 use crate::dead_letters::destination_of;
 use crate::environment::Environment;
 use crate::jobs::Job;
-use crate::partition_message::{PartitionRequest, ProducePart, RECORD_OVERHEAD_BYTES};
+use crate::partition_message::{PartitionRequest, ProducePart};
 use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
@@ -29,68 +28,6 @@ use crate::topic_change::NewTopic;
 
 /// Most bytes of the events of a batch, unless a single one is longer.
 const BATCH_BYTES: usize = 256 * 1024;
-
-/// The events that shard 0 has taken and that are not durable yet.
-#[derive(Debug, Default)]
-pub(crate) struct AuditAppends {
-    /// In order. The first `in_flight` are being appended.
-    events: Vec<String>,
-    in_flight: usize,
-    is_creating: bool,
-    /// The last attempt failed: wait for the next retry.
-    must_wait: bool,
-    /// A failure has been logged.
-    is_failing: bool,
-}
-
-impl AuditAppends {
-    fn may_begin(&self) -> bool {
-        self.in_flight == 0 && !self.is_creating && !self.must_wait
-    }
-
-    /// Makes a batch of the first events, as many as fit; at least one.
-    fn begin(&mut self, bytes_max: usize, now_ms: u64) -> Vec<u8> {
-        let mut builder = BatchBuilder::default();
-        for event in &self.events {
-            let size = builder.len() + event.len() + RECORD_OVERHEAD_BYTES;
-            if self.in_flight > 0 && size > bytes_max {
-                break;
-            }
-            builder.push(now_ms.cast_signed(), None, Some(event.as_bytes()));
-            self.in_flight += 1;
-        }
-        builder.finish().to_vec()
-    }
-
-    /// The batch in flight is durable: its events are done.
-    fn succeed(&mut self, topic: &str) {
-        self.events.drain(..std::mem::take(&mut self.in_flight));
-        if std::mem::take(&mut self.is_failing) {
-            log::info!("audit topic {topic}: events are appended again");
-        }
-    }
-
-    /// The batch in flight has failed. Returns how many of its events are given up, because the topic accepts none of
-    /// their size.
-    fn fail(&mut self, topic: &str, error: &AppendError) -> u64 {
-        let count = std::mem::take(&mut self.in_flight);
-        if count == 1 && error.code == ErrorCode::MessageTooLarge {
-            self.events.remove(0);
-            log::error!("audit topic {topic}: an event is lost: it exceeds max.message.bytes of the topic");
-            return 1;
-        }
-        self.must_wait = true;
-        if !std::mem::replace(&mut self.is_failing, true) {
-            let AppendError { code, message, .. } = error;
-            let message = message.as_deref().unwrap_or("no details");
-            log::error!(
-                "audit topic {topic}: {}: {message}; events wait (security.audit_topic)",
-                code.name()
-            );
-        }
-        0
-    }
-}
 
 impl Environment {
     /// Whether this is the audit topic, to which only the broker itself may write.
@@ -101,7 +38,8 @@ impl Environment {
 }
 
 impl Shared {
-    /// Why the topic of the configuration cannot be the audit topic; `None` if it can. Call it when shard 0 is restored.
+    /// Why the topic of the configuration cannot be the audit topic; `None` if it can. Call it when shard 0 is
+    /// restored.
     pub fn audit_topic_error(&self) -> Option<String> {
         let name = self.config.audit_topic.as_deref()?;
         let catalogue = self.snapshot();
@@ -118,7 +56,8 @@ impl Shard {
     /// Appends the events that wait, if none are in flight. Creates the topic first if it does not exist. On other
     /// shards than 0 it does nothing.
     pub(crate) fn append_audit_events(&mut self, io: &mut Io<'_, Mail>) {
-        if !self.env.is_controller() || !self.audit.may_begin() {
+        let is_configured = self.env.shared().config.audit_topic.is_some();
+        if !is_configured || !self.env.is_controller() || !self.audit.may_begin() {
             return;
         }
         let shared = Arc::clone(self.env.shared());
@@ -189,54 +128,9 @@ impl Shard {
         io.request_turn();
     }
 
-    /// Lets events be appended again that could not be, see [`AuditAppends`]. To be called now and then.
+    /// Lets events be appended again that could not be, see `audit_appends.rs`. To be called now and then.
     pub(crate) fn retry_audit_events(&mut self, io: &mut Io<'_, Mail>) {
         self.audit.must_wait = false;
         self.append_audit_events(io);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn appends(events: &[&str]) -> AuditAppends {
-        AuditAppends {
-            events: events.iter().map(|event| (*event).into()).collect(),
-            ..AuditAppends::default()
-        }
-    }
-
-    #[test]
-    fn events_that_failed_are_appended_again_before_later_ones() {
-        let mut appends = appends(&["one", "two"]);
-        let first = appends.begin(1000, 7);
-        assert!(!appends.may_begin(), "one batch at a time");
-        assert_eq!(appends.fail("audit", &ErrorCode::KafkaStorageError.into()), 0);
-        assert!(!appends.may_begin(), "not at once");
-        appends.must_wait = false;
-        assert_eq!(appends.begin(1000, 7), first);
-        appends.succeed("audit");
-        assert!(appends.may_begin() && appends.events.is_empty());
-    }
-
-    #[test]
-    fn a_batch_has_as_many_events_as_the_topic_accepts_but_one_at_least() {
-        let long = "x".repeat(500);
-        let mut appends = appends(&[&long, &long, &long]);
-        for left in [2, 1, 0] {
-            assert!(!appends.begin(100, 7).is_empty());
-            appends.succeed("audit");
-            assert_eq!(appends.events.len(), left);
-        }
-    }
-
-    #[test]
-    fn an_event_that_the_topic_never_accepts_does_not_hold_up_the_others() {
-        let mut appends = appends(&["long", "short"]);
-        appends.begin(1, 7);
-        assert_eq!(appends.fail("audit", &ErrorCode::MessageTooLarge.into()), 1);
-        assert!(appends.may_begin());
-        assert_eq!(appends.events, ["short"]);
     }
 }

@@ -72,7 +72,7 @@
 //! | `txn_verification.rs`, `unverified_batches.rs` | batches held until the coordinator verifies their transaction |
 //! | `markers.rs` | transaction markers |
 //! | `topic_change.rs`, `topic_audit.rs` | changes of topics, as data; those in the audit log |
-//! | `audit_topic.rs` | the events of the audit log on their way into the audit topic |
+//! | `audit_topic.rs`, `audit_appends.rs` | the events of the audit log on their way into the audit topic |
 //! | `controller.rs` | the catalogue's owner on shard 0: its log and the changes in progress |
 //! | `topic_validation.rs` | which changes of topics are valid |
 //! | `topic_admin.rs` | carries out the effects of changes of topics |
@@ -92,6 +92,7 @@
 mod acl;
 mod answer;
 mod append_error;
+mod audit_appends;
 mod audit_topic;
 mod binding_registry;
 mod bindings;

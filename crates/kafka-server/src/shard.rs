@@ -13,7 +13,7 @@ use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::answer::Answer;
-use crate::audit_topic::AuditAppends;
+use crate::audit_appends::AuditAppends;
 use crate::bindings::Bindings;
 use crate::conn::Connections;
 use crate::controller::Controller;

@@ -43,12 +43,7 @@ use crate::storage::{self, RestoredShard, SharedState};
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     process_metrics::note_start();
     let mut config = Config::load(args)?;
-    let level: LevelFilter = config
-        .server
-        .log_level
-        .parse()
-        .map_err(|_| format!("server.log_level: {:?}", config.server.log_level))?;
-    env_logger::Builder::new().filter_level(level).format_target(false).init();
+    start_logging(&config.server.log_level)?;
     security::create_private_files();
     let _lock = security::lock_data(Path::new(&config.server.data))?;
     let plan = share_descriptors(&mut config)?;
@@ -109,6 +104,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         http.end();
     }
     log::info!("ended");
+    Ok(())
+}
+
+/// Logs to standard error from now on.
+///
+/// # Errors
+/// If there is no such level.
+fn start_logging(level: &str) -> Result<(), String> {
+    let filter: LevelFilter = level.parse().map_err(|_| format!("server.log_level: {level:?}"))?;
+    env_logger::Builder::new().filter_level(filter).format_target(false).init();
     Ok(())
 }
 

@@ -5,18 +5,18 @@
 //! meanwhile (`shard/mod.rs` holds its input), and its acknowledgement waits for the last part, as for the part of
 //! another shard.
 //!
-//! A QoS 2 publish of a durable session is not divided where there are durable sessions: a journal has all of it or
-//! nothing, which a repeated publish relies on.
+//! A publish that a journal keeps, at QoS 1 or 2 where there are durable sessions, is not divided: the journal has all
+//! of it or nothing, which recovery and a repeated publish rely on.
 
 use std::sync::Arc;
 
+use mainstem_mqtt::QoS;
 use mainstem_runtime::{Io, SHARED_MIN_BYTES};
 
 use super::SessionHost;
 use super::publishes::BYTES_PER_UNIT;
 use crate::broker_state::Mail;
 use crate::fan_outs::{FanOutTask, UnfinishedFanOut};
-use crate::journal::entry::Origin;
 use crate::message::Message;
 use crate::pending_acks::AckToken;
 use crate::qos2_recovery::PartialPublish;
@@ -39,17 +39,21 @@ impl SessionHost {
         !self.fan_outs.is_empty() || self.router.must_divide(matched)
     }
 
-    /// Whether this shard has to append all of a publish at once: its journal records that it has it.
-    pub(super) fn is_indivisible(&self, origin: Option<Origin>) -> bool {
-        origin.is_some() && self.shared.persistent_shards() & (1 << self.me) != 0
+    /// Whether this shard has to append all of a publish at once: its journal has all of it or nothing.
+    pub(super) fn is_indivisible(&self, message: &Message) -> bool {
+        message.qos > QoS::AtMostOnce && self.shared.persistent_shards() & (1 << self.me) != 0
     }
 
     /// Puts a fan-out aside that takes long, or has to wait for one that does. Returns whether that is so: then a
-    /// receipt is sent for its token.
+    /// receipt is sent for its token. Otherwise those that it has to wait for are finished.
     #[cold]
-    pub(super) fn put_aside(&mut self, task: FanOutTask) -> bool {
+    pub(super) fn put_aside(&mut self, io: &mut Io<'_, Mail>, task: FanOutTask) -> bool {
+        if self.is_indivisible(&task.message) {
+            self.finish_before(io, &task.message);
+            return false;
+        }
         let has_subscribers = task.matched.shards & (1 << self.me) != 0;
-        let is_divided = !self.is_indivisible(task.origin) && self.router.must_divide(&task.matched);
+        let is_divided = self.router.must_divide(&task.matched);
         let is_later = has_subscribers && (is_divided || self.fan_outs.blocks(&task.message));
         if is_later {
             // Whoever subscribes from now on gets what comes from now on.
@@ -107,7 +111,7 @@ impl SessionHost {
         let Some(mut fan_out) = self.fan_outs.next() else { return false };
         let before = self.persistence.position();
         let origin = fan_out.task.origin;
-        let is_over = if self.is_indivisible(origin) {
+        let is_over = if self.is_indivisible(&fan_out.task.message) {
             while !self.offer_part(io, &mut fan_out) {}
             self.append_message(io, &fan_out.task.message, origin);
             true

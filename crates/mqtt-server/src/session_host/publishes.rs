@@ -67,11 +67,8 @@ impl SessionHost {
         let (matched, match_units) = self.router.matched(&self.shared.routes, message.topic());
         io.charge(match_units);
         if self.may_divide(&matched) {
-            if self.is_indivisible(origin) {
-                self.finish_before(io, message);
-            }
             let (message, matched, partial) = (Arc::clone(message), Arc::clone(&matched), partial.clone());
-            if self.put_aside(FanOutTask { message, matched, partial, origin, token }) {
+            if self.put_aside(io, FanOutTask { message, matched, partial, origin, token }) {
                 receipts += u32::from(token.is_some());
                 is_put_aside = true;
             }
@@ -104,7 +101,7 @@ impl SessionHost {
         let PublishMail { message, matched, token, origin, partial } = mail;
         if self.may_divide(&matched) {
             let (message, matched, partial) = (Arc::clone(&message), Arc::clone(&matched), partial.clone());
-            if self.put_aside(FanOutTask { message, matched, partial, origin, token }) {
+            if self.put_aside(io, FanOutTask { message, matched, partial, origin, token }) {
                 return None;
             }
         }

@@ -256,7 +256,7 @@ fn check_log(broker: &Running) -> Outcome {
 ///
 /// # Errors
 /// All violations found.
-pub(crate) fn smoke(root: &Path) -> Outcome {
+fn smoke(root: &Path) -> Outcome {
     let bench = Bench::prepare(root)?;
     let subject = Subject::Mainstem(bench.generator.clone());
     let mut broker = bench.start(&subject, "smoke")?;

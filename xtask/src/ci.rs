@@ -6,7 +6,7 @@
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, architecture, bystander, conformance, fuzz, reference, sim, soak, tidy};
+use crate::{Outcome, architecture, conformance, fuzz, reference, sim, tidy};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use tally::Tally;
 
 /// Fixed seed of property tests and of the shuttle schedules of the bus. Plain `cargo test` uses a new seed each time.
 const SEED: &str = "1";
+/// The broker that tests start.
+const BROKER: &str = "target/checked/mainstem";
 const WASM: &str = "wasm32-unknown-unknown";
 
 /// Manifests of crates outside the workspace.
@@ -33,8 +35,6 @@ enum StepResult {
 struct Context<'a> {
     root: &'a Path,
     tally: Tally,
-    /// The release build, which runs beside the steps before its own: linking keeps one core busy for minutes.
-    release_build: Option<Background>,
     /// The steps [`BESIDE_CLIENTS`], which run beside the real clients: those mostly wait for their brokers.
     beside_clients: Option<Background>,
 }
@@ -50,26 +50,25 @@ const fn step(name: &'static str, run: Run) -> Step {
     Step { name, run }
 }
 
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 19] = [
     step("format", format),
     step("tidy", |context| passed(tidy::run(context.root))),
     step("crate table", |context| passed(architecture::check(context.root))),
     step("conformance tables", |context| passed(conformance::check(context.root))),
-    step("release build begins", begin_release_build),
     step("clippy", clippy),
     step("fuzz targets compile", fuzz_targets),
     step("documentation", documentation),
     step("dependencies", dependencies),
     step("pure crates on wasm32", wasm),
+    step("broker", broker),
     step("configuration page", |context| passed(reference::check(context.root, reference::CONFIGURATION))),
     step("metrics page", |context| passed(reference::check(context.root, reference::METRICS))),
-    step("release build", release_build),
     step("tests", tests),
     step("seeded tests begin", begin_beside_clients),
     step("real clients", clients),
     step("seeded tests", beside_clients),
-    step("soak smoke", soak_smoke),
-    step("bystander smoke", |context| passed(bystander::smoke(context.root))),
+    step("soak smoke", |context| passed(task(context.root, &["soak", "--smoke"]))),
+    step("bystander smoke", |context| passed(task(context.root, &["bystander", "--smoke"]))),
     step("fuzz smoke", fuzz_smoke),
 ];
 
@@ -97,7 +96,7 @@ pub(crate) fn run_seeded(root: &Path) -> Outcome {
 
 fn run_steps(root: &Path, steps: &[Step]) -> Outcome {
     let started = Instant::now();
-    let mut context = Context { root, tally: Tally::default(), release_build: None, beside_clients: None };
+    let mut context = Context { root, tally: Tally::default(), beside_clients: None };
     let mut table = Vec::new();
     let mut failure = None;
     for step in steps {
@@ -204,11 +203,8 @@ fn wasm(context: &mut Context<'_>) -> Outcome<StepResult> {
     cargo(root, &arguments)
 }
 
-fn begin_release_build(context: &mut Context<'_>) -> Outcome<StepResult> {
-    let mut command = Command::new("cargo");
-    command.args(["build", "--release", "--locked", "--quiet", "-p", "mainstem"]).current_dir(context.root);
-    context.release_build = Some(Background::start(command)?);
-    Ok(StepResult::Passed)
+fn broker(context: &mut Context<'_>) -> Outcome<StepResult> {
+    cargo(context.root, &["build", "--profile", "checked", "--locked", "--quiet", "-p", "mainstem"])
 }
 
 fn begin_beside_clients(context: &mut Context<'_>) -> Outcome<StepResult> {
@@ -242,11 +238,6 @@ fn seeded_output(root: &Path) -> PathBuf {
     root.join("target/seeded-tests.log")
 }
 
-fn release_build(context: &mut Context<'_>) -> Outcome<StepResult> {
-    let build = context.release_build.take().ok_or("the release build has not begun")?;
-    passed(build.wait())
-}
-
 /// A command that runs beside the steps. It is killed if it is not waited for, because a step has failed.
 struct Background {
     command: Command,
@@ -273,12 +264,12 @@ impl Drop for Background {
     }
 }
 
-/// Tests use the dev profile, because the release profile links each of them for minutes. Tests that start the broker
-/// use the release binary.
+/// Tests, simulations and the broker that real clients use have one profile, so that dependencies are compiled once. It
+/// is optimized a little, which saves more time than it takes, and has the assertions that a release has not.
 fn tests(context: &mut Context<'_>) -> Outcome<StepResult> {
     let Context { root, tally, .. } = context;
     let mut command = Command::new("cargo");
-    command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    command.args(["test", "--profile", "checked", "--workspace", "--locked", "--no-fail-fast"]);
     command.env("PROPTEST_RNG_SEED", SEED);
     passed(run_counted(root, command, tally))
 }
@@ -288,8 +279,7 @@ fn tests(context: &mut Context<'_>) -> Outcome<StepResult> {
 fn schedules(context: &mut Context<'_>) -> Outcome<StepResult> {
     let Context { root, tally, .. } = context;
     let mut command = Command::new("cargo");
-    // Optimized, but without the slow link of the release profile.
-    command.args(["test", "--profile", "sim", "--locked", "-p", "mainstem-bus", "--test", "shuttle"]);
+    command.args(["test", "--profile", "checked", "--locked", "-p", "mainstem-bus", "--test", "shuttle"]);
     command.env("RUSTFLAGS", "--cfg mainstem_shuttle").env("CARGO_TARGET_DIR", root.join("target/shuttle"));
     command.env("SHUTTLE_RANDOM_SEED", SEED);
     passed(run_counted(root, command, tally))
@@ -301,9 +291,13 @@ fn clients(context: &mut Context<'_>) -> Outcome<StepResult> {
     passed(run_counted(root, Command::new(root.join("tests/run")), tally))
 }
 
-fn soak_smoke(context: &mut Context<'_>) -> Outcome<StepResult> {
-    let root = context.root;
-    passed(soak::smoke(root))
+/// Runs a task of this program with the broker that the tests have.
+fn task(root: &Path, arguments: &[&str]) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(root).env("MAINSTEM_BIN", root.join(BROKER));
+    let status = command.status();
+    succeeded(&command, status)
 }
 
 /// Building the targets takes minutes, so a run of `make fuzz` comes first.
@@ -338,12 +332,9 @@ pub(crate) fn run_command(
     succeeded(&command, status)
 }
 
-/// Runs a test command against the release binary, shows its output and counts the tests in it.
+/// Runs a test command with the broker of the tests, shows its output and counts the tests in it.
 fn run_counted(root: &Path, mut command: Command, tally: &mut Tally) -> Outcome {
-    command
-        .current_dir(root)
-        .env("MAINSTEM_BIN", root.join("target/release/mainstem"))
-        .stdout(Stdio::piped());
+    command.current_dir(root).env("MAINSTEM_BIN", root.join(BROKER)).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).split(b'\n') {

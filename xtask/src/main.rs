@@ -65,7 +65,8 @@ usage: cargo xtask <command>
   bench-bus [--rounds N]  compare the bus with its peers (3 rounds)
   bystander [ATTACK...] [--samples N] [--seconds N] [--peers] [--smoke]
                           measure innocent clients beside an attacker (30,000 samples; docs/benchmarks.md)
-  soak [--seconds N]      run both of the following, each for half of N seconds (3600)
+  soak [--seconds N] [--smoke]
+                          run both of the following, each for half of N seconds (3600)
   soak many [--seconds N] run many loads at once
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
             [--lazyfs PROGRAM] [--durability fsync|os|none]

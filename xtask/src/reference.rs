@@ -45,10 +45,20 @@ fn compare(page: Page, content: Option<&[u8]>, printed: &[u8]) -> Outcome {
     Err(format!("{} is stale: run `cargo xtask {}`", page.path, page.subcommand))
 }
 
-/// Output of the broker of the working tree, built with the dev profile like its tests.
+/// Output of the broker of the working tree, built like that of the tests.
 fn printed(root: &Path, page: Page) -> Outcome<Vec<u8>> {
     let mut command = Command::new("cargo");
-    command.args(["run", "--quiet", "--locked", "-p", "mainstem", "--", page.subcommand]);
+    command.args([
+        "run",
+        "--profile",
+        "checked",
+        "--quiet",
+        "--locked",
+        "-p",
+        "mainstem",
+        "--",
+        page.subcommand,
+    ]);
     let output = command
         .current_dir(root)
         .stderr(Stdio::inherit())

@@ -136,7 +136,7 @@ fn simulate(
 impl Program {
     fn command(&self, root: &Path) -> Command {
         let mut command = Command::new("cargo");
-        command.args(["test", "--profile", "sim", "--locked", "--quiet", "-p", self.package]);
+        command.args(["test", "--profile", "checked", "--locked", "--quiet", "-p", self.package]);
         command.args(["--test", self.target]).current_dir(root);
         command
     }

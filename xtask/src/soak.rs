@@ -22,6 +22,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
         ["many", "--seconds", seconds] => many::run(root, positive("--seconds", seconds)?),
         ["kill", rest @ ..] => kill::run(root, &kill::Options::parse(rest)?),
         [] => both(root, SECONDS),
+        ["--smoke"] => smoke(root),
         ["--seconds", seconds] => both(root, positive("--seconds", seconds)?),
         _ => Err(format!("soak: unknown option `{}`", arguments.join(" "))),
     }
@@ -32,7 +33,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
 ///
 /// # Errors
 /// All violations found.
-pub(crate) fn smoke(root: &Path) -> Outcome {
+fn smoke(root: &Path) -> Outcome {
     many::run(root, SMOKE_SECONDS)?;
     kill::smoke(root, SMOKE_SECONDS)
 }

@@ -80,7 +80,7 @@ fn main() -> ExitCode {
                 println!("seed {seed}: {}", violation.0);
                 let name = scenario.name();
                 println!(
-                    "  again: cargo run --profile sim -p mainstem-sim -- --scenario {name} --seed {seed} --trace"
+                    "  again: cargo run --profile checked -p mainstem-sim -- --scenario {name} --seed {seed} --trace"
                 );
             }
         }

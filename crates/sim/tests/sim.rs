@@ -42,7 +42,7 @@ fn run(scenario: Scenario) {
             Ok(tally) => all += tally,
             Err(violation) => panic!(
                 "seed {seed}: {}\nagain: \
-                 cargo run --profile sim -p mainstem-sim -- --scenario {name} --seed {seed} --trace",
+                 cargo run --profile checked -p mainstem-sim -- --scenario {name} --seed {seed} --trace",
                 violation.0
             ),
         }

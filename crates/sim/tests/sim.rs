@@ -22,10 +22,11 @@ const SMOKE: Range<u64> = 100..200;
 const PLANTED: Range<u64> = 2_080..2_680;
 
 /// Seeds that have failed, with the defect that they found.
-const FORMER_FAILURES: [(Scenario, u64, &str); 3] = [
+const FORMER_FAILURES: [(Scenario, u64, &str); 4] = [
     (Scenario::Kafka, 7_016_880, "the engine did not count power that was lost during recovery"),
     (Scenario::Kafka, 5_014_501, "the same, with one shard"),
     (Scenario::Kafka, 7_011_359, "an error for a whole group was taken for an offset that is gone"),
+    (Scenario::Mqtt, 34_710, "a message that a snapshot moved after the disk had failed was lost"),
 ];
 
 fn seeds() -> Range<u64> {

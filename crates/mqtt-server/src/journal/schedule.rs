@@ -127,11 +127,18 @@ impl Schedule {
     }
 
     pub(super) fn can_move(&self) -> bool {
-        self.moved.len() < MOVED_MAX
+        self.moved.len() < MOVED_MAX && matches!(self.stage, Stage::Writing { .. })
     }
 
-    pub(super) fn set_moved(&mut self, from: u64, to: u64) {
-        self.moved.insert(from, to);
+    /// A message has been written again. False if the snapshot was abandoned meanwhile, because the disk failed: then
+    /// nothing may refer to the new offset, which may be lost.
+    #[must_use]
+    pub(super) fn set_moved(&mut self, from: u64, to: u64) -> bool {
+        let is_writing = matches!(self.stage, Stage::Writing { .. });
+        if is_writing {
+            self.moved.insert(from, to);
+        }
+        is_writing
     }
 
     /// Where the last complete snapshot begins.
@@ -157,5 +164,22 @@ impl Schedule {
     /// A session that was written refers to this message.
     pub(crate) fn refer_to(&mut self, offset: u64) {
         self.oldest = self.oldest.min(offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_abandoned_snapshot_moves_nothing_more() {
+        let mut schedule = Schedule::new(0);
+        schedule.begin(100, false);
+        assert!(schedule.can_move() && schedule.set_moved(7, 101));
+        // The disk fails while the next message is written.
+        schedule.abandon();
+        assert!(!schedule.set_moved(8, 102) && !schedule.can_move());
+        assert_eq!((schedule.moved(8), schedule.undone(102)), (None, None));
+        assert_eq!((schedule.moved(7), schedule.undone(101)), (None, Some(7)));
     }
 }

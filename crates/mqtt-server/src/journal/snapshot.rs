@@ -48,7 +48,7 @@ impl OpenJournal<'_> {
     }
 
     /// Moves the message at `offset` to the end of the journal, unless this snapshot has done so. Returns its new
-    /// offset.
+    /// offset; `None` if it stays, as after a failure of the disk within the turn.
     pub(crate) fn move_message(&mut self, offset: u64, known: Option<&Arc<Message>>) -> Option<u64> {
         if let Some(moved) = self.snapshots.moved(offset) {
             return Some(moved);
@@ -59,8 +59,7 @@ impl OpenJournal<'_> {
         let message = known.cloned().or_else(|| self.message(offset))?;
         let moved = self.next_offset();
         self.push_message(&message, None, None);
-        self.snapshots.set_moved(offset, moved);
-        Some(moved)
+        self.snapshots.set_moved(offset, moved).then_some(moved)
     }
 
     /// Writes one session.

@@ -75,6 +75,10 @@ impl OpenJournal<'_> {
         let last = self.journal.next_session - 1;
         self.push_with(|into| put_last_session(into, last));
         self.push(&Entry::SnapshotEnds { begins });
+        if self.snapshots.slot().is_none() {
+            // The disk has failed, and the snapshot was abandoned. What follows must not be stored as a part of it.
+            return;
+        }
         self.journal.snapshots.set_stage(Stage::Written { begins, end: self.next_offset() });
         self.force_sync();
     }

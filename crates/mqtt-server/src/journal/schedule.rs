@@ -11,8 +11,8 @@
 use hashbrown::HashMap;
 use mainstem_log::Ticket;
 
-/// Messages that one snapshot moves at most. They are remembered, so that sessions that share one move it once, and so
-/// that moves can be undone.
+/// Messages that one snapshot moves at most, besides those that were lost. They are remembered, so that sessions that
+/// share one move it once, and so that moves can be undone.
 const MOVED_MAX: usize = 256 * 1024;
 
 /// The state of a journal's snapshots.
@@ -126,19 +126,24 @@ impl Schedule {
         self.moved.get(&offset).copied()
     }
 
-    pub(super) fn can_move(&self) -> bool {
-        self.moved.len() < MOVED_MAX && matches!(self.stage, Stage::Writing { .. })
+    /// Whether a message may be moved. One whose entry was lost must be, however many there are.
+    pub(super) fn can_move(&self, is_lost: bool) -> bool {
+        self.is_writing() && (is_lost || self.moved.len() < MOVED_MAX)
+    }
+
+    /// Whether sessions are being written. False after the snapshot was abandoned.
+    pub(crate) fn is_writing(&self) -> bool {
+        matches!(self.stage, Stage::Writing { .. })
     }
 
     /// A message has been written again. False if the snapshot was abandoned meanwhile, because the disk failed: then
     /// nothing may refer to the new offset, which may be lost.
     #[must_use]
     pub(super) fn set_moved(&mut self, from: u64, to: u64) -> bool {
-        let is_writing = matches!(self.stage, Stage::Writing { .. });
-        if is_writing {
+        if self.is_writing() {
             self.moved.insert(from, to);
         }
-        is_writing
+        self.is_writing()
     }
 
     /// Where the last complete snapshot begins.
@@ -175,10 +180,10 @@ mod tests {
     fn an_abandoned_snapshot_moves_nothing_more() {
         let mut schedule = Schedule::new(0);
         schedule.begin(100, false);
-        assert!(schedule.can_move() && schedule.set_moved(7, 101));
+        assert!(schedule.can_move(false) && schedule.set_moved(7, 101));
         // The disk fails while the next message is written.
         schedule.abandon();
-        assert!(!schedule.set_moved(8, 102) && !schedule.can_move());
+        assert!(!schedule.set_moved(8, 102) && !schedule.can_move(true));
         assert_eq!((schedule.moved(8), schedule.undone(102)), (None, None));
         assert_eq!((schedule.moved(7), schedule.undone(101)), (None, Some(7)));
     }

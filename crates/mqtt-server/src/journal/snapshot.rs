@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use mainstem_log::{Appended, BatchBuilder, Completion, Error, Options, batches};
 
-use super::OpenJournal;
 use super::entry::Entry;
 use super::replay::Replayed;
 use super::schedule::Stage;
 use super::stored::{Arrival, StoredSession, put_last_session, put_origins, put_session};
+use super::{Journal, OpenJournal};
 use crate::message::Message;
 
 /// Name of the log with the hint.
@@ -53,7 +53,7 @@ impl OpenJournal<'_> {
         if let Some(moved) = self.snapshots.moved(offset) {
             return Some(moved);
         }
-        if !self.snapshots.can_move() {
+        if !self.snapshots.can_move(Journal::is_lost(offset)) {
             return None;
         }
         let message = known.cloned().or_else(|| self.message(offset))?;
@@ -75,7 +75,7 @@ impl OpenJournal<'_> {
         let last = self.journal.next_session - 1;
         self.push_with(|into| put_last_session(into, last));
         self.push(&Entry::SnapshotEnds { begins });
-        if self.snapshots.slot().is_none() {
+        if !self.snapshots.is_writing() {
             // The disk has failed, and the snapshot was abandoned. What follows must not be stored as a part of it.
             return;
         }

@@ -115,7 +115,9 @@ impl SessionHost {
             stored.place_each(|offset| {
                 let is_lost = Journal::is_lost(offset);
                 let moved = if is_lost || offset < horizon { known.move_message(offset, None) } else { None };
-                moved.or((!is_lost).then_some(offset))
+                // After a failure of the disk in between, the next snapshot has to move it.
+                let stays = !is_lost || !known.snapshots().is_writing();
+                moved.or(stays.then_some(offset))
             });
             if let Some(oldest) = stored.unsettled.iter().map(|run| run.offset).min() {
                 known.snapshots().refer_to(oldest);

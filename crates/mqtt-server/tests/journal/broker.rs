@@ -33,6 +33,8 @@ pub(crate) struct TestStore {
 struct Faults {
     /// Logs that refuse appends.
     full: Vec<LogId>,
+    /// A log that refuses an append, after so many others.
+    refuses: Option<(LogId, usize)>,
     /// Completions are held back.
     is_slow: bool,
 }
@@ -66,6 +68,17 @@ impl TestStore {
     pub(crate) fn fill(&self, name: &str) {
         let log = self.memory().open(name, &Options::default()).unwrap();
         self.faults.lock().unwrap().full.push(log);
+    }
+
+    /// A log refuses one append, after `accepted` others.
+    pub(crate) fn refuse_one(&self, name: &str, accepted: usize) {
+        let log = self.memory().open(name, &Options::default()).unwrap();
+        self.faults.lock().unwrap().refuses = Some((log, accepted));
+    }
+
+    /// Whether the append that is to be refused has not come yet.
+    pub(crate) fn is_to_refuse(&self) -> bool {
+        self.faults.lock().unwrap().refuses.is_some()
     }
 
     /// All logs accept appends again.
@@ -138,9 +151,18 @@ impl LogReader for TestStore {
 
 impl LogWriter for TestStore {
     fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        if self.faults.lock().unwrap().full.contains(&log) {
+        let mut faults = self.faults.lock().unwrap();
+        if faults.full.contains(&log)
+            || faults.refuses.take_if(|(of, left)| *of == log && *left == 0).is_some()
+        {
             return Err(Error::Full);
         }
+        if let Some((of, left)) = &mut faults.refuses
+            && *of == log
+        {
+            *left -= 1;
+        }
+        drop(faults);
         self.memory().append_valid(log, batch)
     }
 

@@ -4,7 +4,7 @@ use mainstem_mqtt::{MessageProperties, Publish, QoS, Will};
 use mainstem_mqtt_server::MqttConfig;
 
 use crate::broker::{Broker, Link, TestStore};
-use crate::story::{PUMP, config, fill};
+use crate::story::{FILLER, PUMP, config, fill};
 
 /// Time in which a store that accepts appends again is brought up to date, ms.
 const MENDED_MS: u64 = 3_000;
@@ -610,4 +610,55 @@ fn partial_publish_is_known_to_the_last_of_64_shards() {
     assert_eq!(broker.take(writer), ["pubrec 1"]);
     assert_eq!(broker.take(readers[0]), ["publish q2 1 t x"]);
     assert_eq!(broker.take(readers[1]), ["publish q2 2 t x"]);
+}
+
+/// Each append in turn is refused: of snapshots that move the messages of absent clients, of their last entries, and of
+/// what mends the journal.
+#[test]
+fn a_disk_that_is_full_for_one_append_loses_no_message() {
+    const SLEEPERS: [&str; 3] = ["one", "two", "three"];
+    const MESSAGES: u16 = 12;
+    let mut refused = 0;
+    for accepted in 0..60 {
+        let stores = vec![TestStore::default()];
+        let mut broker = Broker::new(&config(), &stores, 1, 0);
+        for name in SLEEPERS {
+            let sleeper = join(&mut broker, 0, Link::five(name), false);
+            subscribe(&mut broker, sleeper, "t", QoS::AtLeastOnce);
+            broker.disconnect(sleeper, true);
+        }
+        let writer = join(&mut broker, 0, Link::five("writer"), false);
+        // Several batches of entries when they are moved.
+        let payload = "x".repeat(5_000);
+        for packet_id in 1..=MESSAGES {
+            let payload = payload.as_bytes();
+            let qos = QoS::AtLeastOnce;
+            broker.publish(writer, Publish { qos, packet_id, topic: "t", payload, ..Publish::default() });
+            broker.settle();
+        }
+        assert_eq!(broker.take(writer).len(), usize::from(MESSAGES));
+        // From now on they are on disk only.
+        let stores = after_kill(&stores);
+        let mut broker = Broker::new(&config(), &stores, 1, 0);
+        stores[0].refuse_one("mqtt", accepted);
+        for _ in 0..8 {
+            // Absent clients with large wills make the journal grow.
+            for client_id in ["filler-0", "filler-1", "filler-2", "filler-3"] {
+                let filler = broker.connect(0, Link { will: Some(FILLER), ..Link::five(client_id) });
+                broker.settle();
+                broker.disconnect(filler, true);
+            }
+            broker.pass(MENDED_MS);
+        }
+        refused += u32::from(!stores[0].is_to_refuse());
+
+        let mut broker = Broker::new(&config(), &after_kill(&stores), 1, 0);
+        for name in SLEEPERS {
+            let sleeper = broker.connect(0, Link::five(name));
+            broker.settle();
+            let received = broker.take(sleeper).iter().filter(|packet| packet.starts_with("publish")).count();
+            assert_eq!(received, usize::from(MESSAGES), "{name}, append {accepted}");
+        }
+    }
+    assert!(refused > 20, "{refused}");
 }

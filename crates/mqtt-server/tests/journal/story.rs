@@ -27,7 +27,7 @@ pub(crate) const PUMP: Will<'static> = Will {
 };
 
 /// A client that never connects, whose messages make a journal grow.
-const FILLER: Will<'static> = Will {
+pub(crate) const FILLER: Will<'static> = Will {
     qos: QoS::AtMostOnce,
     retain: false,
     topic: "filler",

@@ -5,8 +5,8 @@
 //! meanwhile (`shard/mod.rs` holds its input), and its acknowledgement waits for the last part, as for the part of
 //! another shard.
 //!
-//! A publish that a journal keeps, at QoS 1 or 2 where there are durable sessions, is not divided: the journal has all
-//! of it or nothing, which recovery and a repeated publish rely on.
+//! A publish at QoS 1 or 2 is not divided: a journal has all of it or nothing, which recovery and a repeated publish
+//! rely on, and where no session is durable, a subscriber may still not be passed over.
 
 use std::sync::Arc;
 
@@ -39,16 +39,16 @@ impl SessionHost {
         !self.fan_outs.is_empty() || self.router.must_divide(matched)
     }
 
-    /// Whether this shard has to append all of a publish at once: its journal has all of it or nothing.
-    pub(super) fn is_indivisible(&self, message: &Message) -> bool {
-        message.qos > QoS::AtMostOnce && self.shared.persistent_shards() & (1 << self.me) != 0
+    /// Whether a message has to be offered to all subscribers at once.
+    fn is_indivisible(message: &Message) -> bool {
+        message.qos > QoS::AtMostOnce
     }
 
     /// Puts a fan-out aside that takes long, or has to wait for one that does. Returns whether that is so: then a
     /// receipt is sent for its token. Otherwise those that it has to wait for are finished.
     #[cold]
     pub(super) fn put_aside(&mut self, io: &mut Io<'_, Mail>, task: FanOutTask) -> bool {
-        if self.is_indivisible(&task.message) {
+        if Self::is_indivisible(&task.message) {
             self.finish_before(io, &task.message);
             return false;
         }
@@ -111,7 +111,7 @@ impl SessionHost {
         let Some(mut fan_out) = self.fan_outs.next() else { return false };
         let before = self.persistence.position();
         let origin = fan_out.task.origin;
-        let is_over = if self.is_indivisible(&fan_out.task.message) {
+        let is_over = if Self::is_indivisible(&fan_out.task.message) {
             while !self.offer_part(io, &mut fan_out) {}
             self.append_message(io, &fan_out.task.message, origin);
             true

@@ -31,6 +31,7 @@
 //! | `request_quota.rs` | the quota of HTTP requests |
 //! | `app.rs` | state shared by all requests |
 //! | `routes.rs` | the table of all routes |
+//! | `watched_body.rs` | whether the body of a request was read |
 //! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
 //! | `bindings.rs`, `health.rs`, `metrics.rs` | handlers for bindings, health, Prometheus |
 //! | `input.rs` | extractors for paths, queries and bodies |
@@ -71,6 +72,7 @@ mod settings;
 mod settle;
 mod socket;
 mod users;
+mod watched_body;
 
 pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
 pub use listeners::{Bound, TlsSource};

@@ -15,6 +15,7 @@ use crate::gate::{REJECTED_METHOD, Rejection};
 use crate::hosts::check_host;
 use crate::problem::Problem;
 use crate::response::with_json;
+use crate::watched_body::watch_body;
 use crate::{bans, bindings, health, keys, metrics, queues, quotas, receive, rules, send, settle, users};
 
 /// The OpenAPI 3.1 description of the API.
@@ -120,10 +121,15 @@ async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
+    let (request, body) = watch_body(request);
     let mut response = match check(&app, &rejection, &request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
+    if !body.is_read() {
+        // The server closes the connection then. A client that does not know would send its next request over it.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -31,6 +31,27 @@ fn rejects_requests_from_web_pages() {
     assert!(server.request("GET", "/v1/queues/q", "").expect_status(200).json()["messages"] == 0);
 }
 
+/// A client that learned of it only when it sends its next request would not know whether that was handled.
+#[test]
+fn a_response_before_the_body_says_that_the_connection_closes() {
+    let server = TestServer::start();
+    let mut connection = server.connect();
+    connection.send_raw(
+        b"PUT /v1/queues/q HTTP/1.1\r\nhost: localhost\r\norigin: http://a\r\ncontent-length: 2\r\n\r\n",
+    );
+    let refused = connection.response();
+    assert_eq!(refused.header("connection"), Some("close"));
+    refused.problem(403, "cross-site");
+    // Without a body, the connection stays.
+    let mut connection = server.connect();
+    for _ in 0..2 {
+        connection.send("PUT", "/v1/queues/q", "origin: http://a\r\n", b"");
+        let refused = connection.response();
+        assert_eq!(refused.header("connection"), None);
+        refused.problem(403, "cross-site");
+    }
+}
+
 #[test]
 fn rejects_bodies_above_the_limit() {
     let server = TestServer::start_with(Settings { body_bytes_max: 1000, ..Settings::default() });

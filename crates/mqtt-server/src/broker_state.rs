@@ -95,8 +95,6 @@ pub struct Shared {
     overloaded: AtomicU64,
     /// Shards that have durable sessions.
     persistent: AtomicU64,
-    /// Shards that may deliver a publish in several turns.
-    dividing: AtomicU64,
     /// All journals.
     journals: Mutex<BTreeSet<u16>>,
     retained_durable: AtomicBool,
@@ -139,7 +137,6 @@ impl Shared {
             counters: (0..shards).map(|_| Published::default()).collect(),
             overloaded: AtomicU64::new(0),
             persistent: AtomicU64::new(0),
-            dividing: AtomicU64::new(0),
             journals: Mutex::default(),
             retained_durable: AtomicBool::new(false),
             failing: AtomicU64::new(0),
@@ -256,17 +253,6 @@ impl Shared {
     /// Shards that may have durable sessions.
     pub(crate) fn persistent_shards(&self) -> ShardSet {
         self.persistent.load(Ordering::Acquire)
-    }
-
-    /// Notes whether a shard may deliver a publish in several turns. Writes only if that has changed.
-    pub(crate) fn set_dividing(&self, shard: u16, is_dividing: bool) {
-        set_bit(&self.dividing, shard, is_dividing);
-    }
-
-    /// Shards whose part in a publish is over only when they report it: they have durable sessions, or may take several
-    /// turns.
-    pub(crate) fn reporting_shards(&self) -> ShardSet {
-        self.persistent_shards() | self.dividing.load(Ordering::Acquire)
     }
 
     /// Notes whether a journal of a shard fails.

@@ -44,11 +44,6 @@ impl Router {
         self.long_lists > 0 && self.visits_many(matched)
     }
 
-    /// Whether there are messages that [must be divided](Self::must_divide).
-    pub(crate) fn may_divide(&self) -> bool {
-        self.long_lists > 0
-    }
-
     fn visits_many(&self, matched: &Matched) -> bool {
         if matched.filters.len() > DIVIDED_LISTS_MAX {
             return false;

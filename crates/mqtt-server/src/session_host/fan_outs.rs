@@ -2,8 +2,7 @@
 //!
 //! Almost all messages have few receivers, and are offered to all of them where they arrive. A fan-out to thousands is
 //! put aside, and each turn continues it for a part of a millisecond. Its publisher sends nothing else
-//! meanwhile (`shard/mod.rs` holds its input), and its acknowledgement waits for the last part, as for the part of
-//! another shard.
+//! meanwhile (`shard/mod.rs` holds its input).
 //!
 //! A publish at QoS 1 or 2 is not divided: a journal has all of it or nothing, which recovery and a repeated publish
 //! rely on, and where no session is durable, a subscriber may still not be passed over.
@@ -62,11 +61,6 @@ impl SessionHost {
             self.router.begin_divided(number, &matched);
         }
         is_later
-    }
-
-    /// Tells other shards whether this one may deliver a publish in several turns: they ask for receipts then.
-    pub(crate) fn note_dividing(&self) {
-        self.shared.set_dividing(self.me, self.router.may_divide() || !self.fan_outs.is_empty());
     }
 
     /// Finishes the fan-outs that a message must wait for, whatever that takes.

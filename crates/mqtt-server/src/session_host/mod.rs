@@ -130,7 +130,6 @@ impl SessionHost {
     /// Ends a turn. Returns the number of messages that wait for sessions with a connection.
     pub(crate) fn end_turn(&mut self) -> u64 {
         self.deliveries.end_of_message();
-        self.note_dividing();
         self.deliveries.backlog()
     }
 

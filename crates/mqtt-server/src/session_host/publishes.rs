@@ -87,7 +87,7 @@ impl SessionHost {
         while others != 0 {
             let other = others.trailing_zeros() as usize;
             others &= others - 1;
-            let token = token.filter(|_| self.shared.reporting_shards() & (1 << other) != 0);
+            let token = token.filter(|_| self.shared.persistent_shards() & (1 << other) != 0);
             receipts += u32::from(token.is_some());
             let (message, matched, partial) = (Arc::clone(message), Arc::clone(&matched), partial.clone());
             io.send(other, Mail::Publish(PublishMail { message, matched, token, origin, partial }));

@@ -230,7 +230,6 @@ impl SessionHost {
         self.sessions.at(slot).count_subscription(cost);
         self.router.add(&self.shared.routes, filter, self.sessions.at(slot), subscriber);
         self.deliveries.counters_mut().subscriptions += 1;
-        self.note_dividing();
         Some(true)
     }
 

@@ -17,6 +17,12 @@ impl Log {
     /// Advances the log start to `offset`, capped at the log end, and lets the committer remove the segments before it.
     pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) {
         self.start.advance_to(offset.min(self.positions.head().offset));
+        self.remove_truncated(disk);
+    }
+
+    /// Lets the committer remove the segments before the log start that are left: those whose next one is only now
+    /// known to be on disk, and those that it could not remove.
+    pub(crate) fn remove_truncated(&mut self, disk: &mut Disk) {
         self.resume_removal(disk);
         // Remove a segment only once the next one is known to be on disk. Otherwise a crash could leave nothing.
         while self.segments.len() > 1
@@ -33,7 +39,7 @@ impl Log {
     }
 
     /// Lets the committer try again to remove the segments that it could not remove.
-    pub(crate) fn resume_removal(&mut self, disk: &mut Disk) {
+    fn resume_removal(&mut self, disk: &mut Disk) {
         for base in self.start.take_stalled() {
             disk.group.deferred.remove_segment(self.dir.id(), self.dir.path(), *base, None);
         }

@@ -16,7 +16,7 @@ use mainstem_log::{
     BatchBuilder, Cleanup, Completion, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, State,
     Store, batches,
 };
-use watch::{TIMEOUT, commit, open_watched};
+use watch::{TIMEOUT, commit, completions, open_watched};
 
 fn open(fs: &FaultFs) -> SegmentStore {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
@@ -128,6 +128,43 @@ fn the_owner_of_a_store_makes_no_slow_call() {
             fs.files().into_iter().filter(|(path, _)| is_segment(path)).collect();
         let bytes: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
         assert!(segments.len() > 1 && bytes < 100_000, "{segments:?}");
+    }
+}
+
+/// The start of a log moves past a segment before the next one is known to be on disk. Nobody moves it again.
+#[test]
+fn a_truncated_segment_goes_once_the_next_one_has_its_name() {
+    for durability in [Durability::Fsync, Durability::Os] {
+        let fs = FaultFs::new(5);
+        let (mut store, watch) = open_watched(&fs);
+        let options = Options { segment_bytes: 1_000, durability, ..Options::default() };
+        let log = store.open("log", &options).unwrap();
+        watch.hold(Some("rename"));
+        append_to_all(&mut store, &[log], 0);
+        let segments = || -> Vec<(String, u64)> {
+            fs.files().into_iter().filter(|(path, _)| path.ends_with(".segment")).collect()
+        };
+        // It goes on in the first segment until there is a file for the next one.
+        let start = loop {
+            let start = store.status(log).end;
+            store.append(log, &batch(start, 1, 900, start.cast_signed())).unwrap();
+            store.commit();
+            if segments()[0].1 < store.status(log).bytes {
+                break start;
+            }
+            completions(&mut store, 1);
+        };
+        store.truncate_prefix(log, start).unwrap();
+        store.commit();
+        watch.hold(None);
+
+        let since = Instant::now();
+        while !matches!(&segments()[..], [(path, _)] if path.ends_with(&format!("{start:020}.segment"))) {
+            assert!(since.elapsed() < TIMEOUT, "{durability:?}: {:?}", segments());
+            store.completions(&mut Vec::new());
+            store.maintain(1);
+        }
+        assert_eq!(store.status(log).start, start);
     }
 }
 

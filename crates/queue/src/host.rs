@@ -370,6 +370,7 @@ impl Host {
             self.carry_out_effects(at, now_ms);
         }
         self.commit_all(now_ms);
-        (is_busy, due_ms)
+        let maintained = self.store.maintain(now_ms);
+        (is_busy, due_ms.min(maintained.due_ms.unwrap_or(u64::MAX)))
     }
 }

@@ -90,6 +90,7 @@ impl SegmentStore {
         let cleanup = to.options.cleanup;
         // Retention gives space back. Everything else would take more.
         let is_refused = to.refusal().is_some();
+        let truncated = to.finish_truncation(disk, unix_ms, units);
         let rolled = to.roll_aged(disk, unix_ms, units)?;
         let expired = match cleanup {
             Cleanup::Delete | Cleanup::CompactAndDelete => to.apply_retention(disk, unix_ms, units)?,
@@ -101,7 +102,7 @@ impl SegmentStore {
             }
             _ => Due::Never,
         };
-        Ok(rolled.min(expired).min(compacted))
+        Ok(truncated.min(rolled).min(expired).min(compacted))
     }
 
     /// Runs one compaction step, if a compaction is running or due. Returns when the next one is due.
@@ -157,6 +158,18 @@ impl Log {
         let Some(bound) = self.options.retention_bytes else { return false };
         let deletes = matches!(self.options.cleanup, Cleanup::Delete | Cleanup::CompactAndDelete);
         deletes && self.segments.len() > 1 && self.segments.bytes() - self.segments[0].bytes >= bound
+    }
+
+    /// Removes segments before the log start that could not be removed when it advanced. Returns when to look again.
+    fn finish_truncation(&mut self, disk: &mut Disk, unix_ms: u64, units: &mut u32) -> Due {
+        let before = self.segments.len();
+        self.remove_truncated(disk);
+        if self.segments.len() < before {
+            *units += FILE_UNITS;
+        }
+        // A report makes a visit due. Nothing does after a removal that failed.
+        let is_removing = self.start.removing().is_some();
+        if is_removing { Due::At(unix_ms.saturating_add(SYNC_RETRY_MS)) } else { Due::Never }
     }
 
     /// Rolls the newest segment if it is old enough. Returns when it will be otherwise.
@@ -215,7 +228,6 @@ impl Log {
         // The report of the committer comes first, unless it was lost with a rollback.
         let once_synced = Due::At(unix_ms.saturating_add(SYNC_RETRY_MS));
         if self.start.removing().is_some() {
-            self.resume_removal(disk);
             return Ok(once_synced);
         }
         if self.segments.len() == 1 {

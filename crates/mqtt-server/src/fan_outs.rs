@@ -5,8 +5,7 @@
 //! that has publisher or topic in common with an unfinished fan-out waits for it, and those that have neither share the
 //! turns. Nothing is waited for but the shard itself, so all of them end.
 //!
-//! Each part is appended to the journals on its own. Whoever waits for a fan-out waits for the commits of all parts,
-//! and learns if one of them failed.
+//! Only messages that nobody acknowledges are divided, so nobody waits for the commits of their parts.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -15,11 +14,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::commits::CompletedCommit;
-use crate::journal::entry::Origin;
 use crate::message::{Message, SessionKey};
-use crate::pending_acks::AckToken;
-use crate::qos2_recovery::PartialPublish;
 use crate::routes::Matched;
 
 /// Fan-outs that share the turns. More wait for one of them to end.
@@ -29,70 +24,23 @@ const CONSIDERED_MAX: usize = 32;
 /// Unfinished fan-outs from which on no message is taken from other shards.
 const UNFINISHED_MAX: usize = 1024;
 
-/// A message and those who get it.
-#[derive(Debug)]
-pub(crate) struct FanOutTask {
-    pub(crate) message: Arc<Message>,
-    pub(crate) matched: Arc<Matched>,
-    pub(crate) partial: Option<Arc<PartialPublish>>,
-    pub(crate) origin: Option<Origin>,
-    /// The pending ack that waits for it.
-    pub(crate) token: Option<AckToken>,
-}
-
 /// A fan-out that is not finished.
 #[derive(Debug)]
 pub(crate) struct UnfinishedFanOut {
-    pub(crate) task: FanOutTask,
+    pub(crate) message: Arc<Message>,
+    pub(crate) matched: Arc<Matched>,
     /// Ascending in the order of arrival.
     pub(crate) number: u64,
     /// Some of it has been done.
     pub(crate) has_begun: bool,
     keys: [u64; 2],
-    commits: CommitRange,
 }
 
 impl UnfinishedFanOut {
-    /// A part has been appended, and is durable with `commit`.
-    pub(crate) fn wait_for(&mut self, commit: u64) {
-        self.commits.extend(commit);
-    }
-
     /// Whether one must wait for the other.
     fn conflicts_with(&self, other: &Self) -> bool {
         self.keys[0] == other.keys[0] || self.keys[1] == other.keys[1]
     }
-}
-
-/// The commits that something is part of.
-#[derive(Clone, Copy, Debug, Default)]
-struct CommitRange {
-    /// 0 if there are none.
-    first: u64,
-    last: u64,
-    has_failed: bool,
-}
-
-impl CommitRange {
-    fn extend(&mut self, commit: u64) {
-        if self.first == 0 {
-            self.first = commit;
-        }
-        self.last = commit;
-    }
-
-    fn note_failure(&mut self, commit: u64) {
-        self.has_failed |= (self.first..=self.last).contains(&commit);
-    }
-}
-
-/// Somebody waits until everything before is finished and durable.
-#[derive(Debug)]
-struct Fence {
-    /// The last fan-out that it waits for.
-    last: u64,
-    token: AckToken,
-    commits: CommitRange,
 }
 
 /// The unfinished fan-outs of one shard.
@@ -106,9 +54,6 @@ pub(crate) struct FanOuts {
     /// one waits that need not.
     keys: HashMap<u64, u32, RandomState>,
     hasher: RandomState,
-    fences: VecDeque<Fence>,
-    /// Finished fan-outs whose commits are not over.
-    settling: Vec<(AckToken, CommitRange)>,
 }
 
 impl FanOuts {
@@ -117,14 +62,14 @@ impl FanOuts {
         self.active.is_empty() && self.waiting.is_empty()
     }
 
-    /// Number of fan-outs that are not finished, or not durable.
+    /// Number of fan-outs that are not finished.
     pub(crate) fn unfinished(&self) -> usize {
-        self.active.len() + self.waiting.len() + self.fences.len() + self.settling.len()
+        self.active.len() + self.waiting.len()
     }
 
     /// Whether so many are unfinished that no more should come from other shards.
     pub(crate) fn is_full(&self) -> bool {
-        self.active.len() + self.waiting.len() >= UNFINISHED_MAX
+        self.unfinished() >= UNFINISHED_MAX
     }
 
     fn publisher_key(&self, publisher: Option<SessionKey>) -> u64 {
@@ -147,14 +92,14 @@ impl FanOuts {
     }
 
     /// Adds a fan-out behind all others. Returns its number.
-    pub(crate) fn push(&mut self, task: FanOutTask) -> u64 {
+    pub(crate) fn push(&mut self, message: Arc<Message>, matched: Arc<Matched>) -> u64 {
         self.last += 1;
-        let keys = self.keys_of(&task.message);
+        let keys = self.keys_of(&message);
         for key in keys {
             *self.keys.entry(key).or_default() += 1;
         }
-        let (number, commits) = (self.last, CommitRange::default());
-        self.waiting.push_back(UnfinishedFanOut { task, number, has_begun: false, keys, commits });
+        let number = self.last;
+        self.waiting.push_back(UnfinishedFanOut { message, matched, number, has_begun: false, keys });
         number
     }
 
@@ -183,9 +128,8 @@ impl FanOuts {
         self.active.push_back(fan_out);
     }
 
-    /// A fan-out is finished, and those that waited for it may begin. `commit` is that of the turn; true if somebody
-    /// waits for it even if nothing is appended.
-    pub(crate) fn finish(&mut self, fan_out: &UnfinishedFanOut, commit: u64) -> bool {
+    /// A fan-out is finished, and those that waited for it may begin.
+    pub(crate) fn finish(&mut self, fan_out: &UnfinishedFanOut) {
         for key in fan_out.keys {
             if let Some(count) = self.keys.get_mut(&key) {
                 *count -= 1;
@@ -194,53 +138,6 @@ impl FanOuts {
                 }
             }
         }
-        if let Some(token) = fan_out.task.token {
-            self.settling.push((token, fan_out.commits));
-        }
-        let unfinished = self.active.iter().chain(&self.waiting).map(|fan_out| fan_out.number);
-        let oldest = unfinished.min().unwrap_or(u64::MAX);
-        let mut has_fence = false;
-        while let Some(mut fence) = self.fences.pop_front_if(|fence| fence.last < oldest) {
-            fence.commits.extend(commit);
-            self.settling.push((fence.token, fence.commits));
-            has_fence = true;
-        }
-        has_fence
-    }
-
-    /// Sends a receipt for `token` when all unfinished fan-outs are finished and durable. `commit` is that of the turn.
-    /// False if there are none.
-    pub(crate) fn fence(&mut self, token: AckToken, commit: u64) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        // Their parts may be in any earlier commit that is not over.
-        let unfinished = self.active.iter().chain(&self.waiting).map(|fan_out| fan_out.commits);
-        let first = unfinished.filter(|commits| commits.first > 0).map(|commits| commits.first).min();
-        let has_failed = self.active.iter().any(|fan_out| fan_out.commits.has_failed);
-        let commits = CommitRange { first: first.unwrap_or(commit), last: commit, has_failed };
-        self.fences.push_back(Fence { last: self.last, token, commits });
-        true
-    }
-
-    /// A commit is over.
-    pub(crate) fn on_commit(&mut self, completed: CompletedCommit) {
-        if !completed.has_failed {
-            return;
-        }
-        let unfinished = self.active.iter_mut().chain(&mut self.waiting).map(|fan_out| &mut fan_out.commits);
-        let fences = self.fences.iter_mut().map(|fence| &mut fence.commits);
-        let settling = self.settling.iter_mut().map(|(_, commits)| commits);
-        for commits in unfinished.chain(fences).chain(settling) {
-            commits.note_failure(completed.commit);
-        }
-    }
-
-    /// Takes a finished fan-out whose commits are over: who waits for it, and whether all of it is durable.
-    pub(crate) fn next_settled(&mut self, durable_commit: u64) -> Option<(AckToken, bool)> {
-        let index = self.settling.iter().position(|(_, commits)| commits.last <= durable_commit)?;
-        let (token, commits) = self.settling.remove(index);
-        Some((token, !commits.has_failed))
     }
 }
 
@@ -256,17 +153,11 @@ mod tests {
         SessionKey { shard: 0, slot, generation: 1 }
     }
 
-    fn task(publisher: u32, topic: &str, token: Option<u64>) -> FanOutTask {
+    fn message(publisher: u32, topic: &str) -> Arc<Message> {
         let (payload, properties) = (&b""[..], MessageProperties::default());
-        let (qos, publisher) = (QoS::AtLeastOnce, Some(key(publisher)));
+        let (qos, publisher) = (QoS::AtMostOnce, Some(key(publisher)));
         let content = Content { qos, retain: false, publisher, topic, payload, properties };
-        FanOutTask {
-            message: Arc::new(Message::new(&content, 0, &MemoryMeter::default())),
-            matched: Arc::default(),
-            partial: None,
-            origin: None,
-            token: token.map(|number| AckToken { session: key(0), number }),
-        }
+        Arc::new(Message::new(&content, 0, &MemoryMeter::default()))
     }
 
     fn numbers(fan_outs: &mut FanOuts, count: usize) -> Vec<u64> {
@@ -283,18 +174,16 @@ mod tests {
     fn fan_outs_take_turns_and_those_with_one_publisher_or_topic_wait() {
         let mut fan_outs = FanOuts::default();
         for (publisher, topic) in [(1, "a"), (2, "a"), (1, "b"), (3, "b"), (4, "c")] {
-            fan_outs.push(task(publisher, topic, None));
+            fan_outs.push(message(publisher, topic), Arc::default());
         }
         assert_eq!(numbers(&mut fan_outs, 4), [1, 5, 1, 5], "2 and 3 wait for 1, and 4 for 3");
         assert!(fan_outs.has_publisher(key(4)) && !fan_outs.has_publisher(key(5)));
-        assert!(
-            fan_outs.blocks(&task(9, "c", None).message) && !fan_outs.blocks(&task(9, "d", None).message)
-        );
+        assert!(fan_outs.blocks(&message(9, "c")) && !fan_outs.blocks(&message(9, "d")));
         let first = fan_outs.next().unwrap();
-        fan_outs.finish(&first, 1);
+        fan_outs.finish(&first);
         assert_eq!(numbers(&mut fan_outs, 6), [5, 2, 3, 5, 2, 3]);
         while let Some(fan_out) = fan_outs.next() {
-            fan_outs.finish(&fan_out, 1);
+            fan_outs.finish(&fan_out);
         }
         assert!(fan_outs.is_empty() && fan_outs.unfinished() == 0 && fan_outs.keys.is_empty());
     }
@@ -303,39 +192,14 @@ mod tests {
     fn more_than_can_be_active_are_done_in_order() {
         let mut fan_outs = FanOuts::default();
         for number in 0..100 {
-            fan_outs.push(task(number, &number.to_string(), None));
+            fan_outs.push(message(number, &number.to_string()), Arc::default());
         }
         let mut done = Vec::new();
         while let Some(fan_out) = fan_outs.next() {
             assert!(fan_outs.active.len() < ACTIVE_MAX);
             done.push(fan_out.number);
-            fan_outs.finish(&fan_out, 1);
+            fan_outs.finish(&fan_out);
         }
         assert_eq!(done, (1..=100).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn whoever_waits_learns_of_the_failure_of_any_part() {
-        for failing in [2, 3, 4, 5] {
-            let mut fan_outs = FanOuts::default();
-            fan_outs.push(task(1, "a", Some(7)));
-            let mut fan_out = fan_outs.next().unwrap();
-            for commit in [3, 4] {
-                fan_out.wait_for(commit);
-            }
-            fan_outs.put_back(fan_out);
-            let fence = AckToken { session: key(9), number: 8 };
-            assert!(fan_outs.fence(fence, 4));
-            fan_outs.on_commit(CompletedCommit { commit: failing, has_failed: failing == 3 });
-            let fan_out = fan_outs.next().unwrap();
-            assert!(fan_outs.finish(&fan_out, 5), "the fence asks for a commit");
-            fan_outs.on_commit(CompletedCommit { commit: failing, has_failed: true });
-            assert!(fan_outs.next_settled(3).is_none());
-            let (token, is_durable) = fan_outs.next_settled(5).unwrap();
-            assert_eq!((token.number, is_durable), (7, !(3..=4).contains(&failing)), "commit {failing}");
-            let (token, is_durable) = fan_outs.next_settled(5).unwrap();
-            assert_eq!((token.number, is_durable), (8, failing == 2), "commit {failing}");
-            assert!(fan_outs.unfinished() == 0 && !fan_outs.fence(fence, 6));
-        }
     }
 }

@@ -43,7 +43,6 @@ impl SessionHost {
             others &= others - 1;
             io.send(other, Mail::Fence(ReceiptMail(token)));
         }
-        let receipts = receipts + u32::from(self.fence_fan_outs(token));
         AckCondition { receipts, ..condition }
     }
 

@@ -30,7 +30,6 @@ impl SessionHost {
     pub(crate) fn next_completed(&mut self) -> Option<CompletedCommit> {
         let completed = self.persistence.next_completed()?;
         self.endings.on_commit(completed);
-        self.fan_outs.on_commit(completed);
         Some(completed)
     }
 

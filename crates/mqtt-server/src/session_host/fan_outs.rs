@@ -5,7 +5,8 @@
 //! meanwhile (`shard/mod.rs` holds its input).
 //!
 //! A publish at QoS 1 or 2 is not divided: a journal has all of it or nothing, which recovery and a repeated publish
-//! rely on, and where no session is durable, a subscriber may still not be passed over.
+//! rely on, and where no session is durable, a subscriber may still not be passed over. So nobody waits for the end of a
+//! divided fan-out.
 
 use std::sync::Arc;
 
@@ -15,9 +16,8 @@ use mainstem_runtime::{Io, SHARED_MIN_BYTES};
 use super::SessionHost;
 use super::publishes::BYTES_PER_UNIT;
 use crate::broker_state::Mail;
-use crate::fan_outs::{FanOutTask, UnfinishedFanOut};
+use crate::fan_outs::UnfinishedFanOut;
 use crate::message::Message;
-use crate::pending_acks::AckToken;
 use crate::qos2_recovery::PartialPublish;
 use crate::router::FanOut;
 use crate::routes::Matched;
@@ -38,27 +38,25 @@ impl SessionHost {
         !self.fan_outs.is_empty() || self.router.must_divide(matched)
     }
 
-    /// Whether a message has to be offered to all subscribers at once.
-    fn is_indivisible(message: &Message) -> bool {
-        message.qos > QoS::AtMostOnce
-    }
-
-    /// Puts a fan-out aside that takes long, or has to wait for one that does. Returns whether that is so: then a
-    /// receipt is sent for its token. Otherwise those that it has to wait for are finished.
+    /// Puts a fan-out aside that takes long, or has to wait for one that does. Returns whether that is so. Otherwise
+    /// those that it has to wait for are finished.
     #[cold]
-    pub(super) fn put_aside(&mut self, io: &mut Io<'_, Mail>, task: FanOutTask) -> bool {
-        if Self::is_indivisible(&task.message) {
-            self.finish_before(io, &task.message);
+    pub(super) fn put_aside(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        message: &Arc<Message>,
+        matched: &Arc<Matched>,
+    ) -> bool {
+        if message.qos > QoS::AtMostOnce {
+            self.finish_before(io, message);
             return false;
         }
-        let has_subscribers = task.matched.shards & (1 << self.me) != 0;
-        let is_divided = self.router.must_divide(&task.matched);
-        let is_later = has_subscribers && (is_divided || self.fan_outs.blocks(&task.message));
+        let has_subscribers = matched.shards & (1 << self.me) != 0;
+        let is_later = has_subscribers && (self.router.must_divide(matched) || self.fan_outs.blocks(message));
         if is_later {
             // Whoever subscribes from now on gets what comes from now on.
-            let matched = Arc::clone(&task.matched);
-            let number = self.fan_outs.push(task);
-            self.router.begin_divided(number, &matched);
+            let number = self.fan_outs.push(Arc::clone(message), Arc::clone(matched));
+            self.router.begin_divided(number, matched);
         }
         is_later
     }
@@ -90,40 +88,16 @@ impl SessionHost {
         while io.charged() < end && self.continue_next(io) {}
     }
 
-    /// The next fan-out that is finished and was waited for, and whether all of it is durable.
-    pub(crate) fn next_settled_fan_out(&mut self) -> Option<(AckToken, bool)> {
-        self.fan_outs.next_settled(self.persistence.durable_commit())
-    }
-
-    /// Sends a receipt for `token` when all unfinished fan-outs are durable. False if there are none.
-    pub(crate) fn fence_fan_outs(&mut self, token: AckToken) -> bool {
-        self.fan_outs.fence(token, self.persistence.current_commit())
-    }
-
     /// Continues one fan-out, in turn with the others. False if there is none.
     fn continue_next(&mut self, io: &mut Io<'_, Mail>) -> bool {
         let Some(mut fan_out) = self.fan_outs.next() else { return false };
-        let before = self.persistence.position();
-        let origin = fan_out.task.origin;
-        let is_over = if Self::is_indivisible(&fan_out.task.message) {
-            while !self.offer_part(io, &mut fan_out) {}
-            self.append_message(io, &fan_out.task.message, origin);
-            true
+        let is_over = self.offer_part(io, &mut fan_out);
+        self.append_message(io, &fan_out.message, None);
+        if is_over {
+            self.router.end_divided(fan_out.number);
+            self.fan_outs.finish(&fan_out);
         } else {
-            let is_over = self.offer_part(io, &mut fan_out);
-            self.append_message(io, &fan_out.task.message, None);
-            is_over
-        };
-        if self.persistence.position() != before {
-            fan_out.wait_for(self.persistence.current_commit());
-        }
-        if !is_over {
             self.fan_outs.put_back(fan_out);
-            return true;
-        }
-        self.router.end_divided(fan_out.number);
-        if self.fan_outs.finish(&fan_out, self.persistence.current_commit()) {
-            self.persistence.request_commit();
         }
         true
     }
@@ -131,16 +105,14 @@ impl SessionHost {
     /// Offers a message to its next subscribers. Returns whether there were none left.
     fn offer_part(&mut self, io: &mut Io<'_, Mail>, fan_out: &mut UnfinishedFanOut) -> bool {
         let number = fan_out.number;
-        let FanOutTask { message, matched, partial, .. } = &fan_out.task;
-        if !std::mem::replace(&mut fan_out.has_begun, true) {
+        let UnfinishedFanOut { message, matched, has_begun, .. } = fan_out;
+        if !std::mem::replace(has_begun, true) {
             io.note_fan_out(message.size(), message.copied_bytes());
         }
         let Self { router, sessions, deliveries, persistence, .. } = self;
-        deliveries.limit_to(partial.clone());
         let part = router.offer_to_next(sessions, message, number, VISITED_AT_ONCE, |session, offer| {
             deliveries.offer(io, persistence, session, offer);
         });
-        deliveries.limit_to(None);
         let level = deliveries.take_tally().majority(part.receivers);
         let searches = part.visited * matched.filters.len().saturating_sub(1) as u32;
         io.charge(fan_out_units(part, matched, message) + searches / SEARCHES_PER_UNIT);

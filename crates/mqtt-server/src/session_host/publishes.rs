@@ -12,7 +12,6 @@ use mainstem_runtime::Io;
 
 use super::SessionHost;
 use crate::broker_state::{Mail, PublishMail};
-use crate::fan_outs::FanOutTask;
 use crate::handled::{Handled, Next, ProtocolError};
 use crate::message::Message;
 use crate::pending_acks::{AckCondition, AckKind, AckToken};
@@ -53,7 +52,6 @@ impl SessionHost {
     ) -> Routed {
         let mut is_retained = true;
         let mut receipts = 0;
-        let mut is_put_aside = false;
         let PublishContext { token, origin, ref partial } = *ack_context;
         if retain {
             // A repeated message that is in memory already must not replace what was retained after it.
@@ -66,14 +64,7 @@ impl SessionHost {
         }
         let (matched, match_units) = self.router.matched(&self.shared.routes, message.topic());
         io.charge(match_units);
-        if self.may_divide(&matched) {
-            let (message, matched, partial) = (Arc::clone(message), Arc::clone(&matched), partial.clone());
-            if self.put_aside(io, FanOutTask { message, matched, partial, origin, token }) {
-                receipts += u32::from(token.is_some());
-                is_put_aside = true;
-            }
-        }
-        if !is_put_aside {
+        if !(self.may_divide(&matched) && self.put_aside(io, message, &matched)) {
             self.fan_out(io, message, &matched, partial.as_ref());
         }
         for group in &matched.groups {
@@ -96,19 +87,16 @@ impl SessionHost {
     }
 
     /// Delivers a message that another shard has matched to its subscribers on this one. Returns what has to be durable
-    /// for its token; `None` if the fan-out takes several turns, and a receipt is sent when it is finished.
-    pub(crate) fn deliver(&mut self, io: &mut Io<'_, Mail>, mail: PublishMail) -> Option<AckCondition> {
-        let PublishMail { message, matched, token, origin, partial } = mail;
-        if self.may_divide(&matched) {
-            let (message, matched, partial) = (Arc::clone(&message), Arc::clone(&matched), partial.clone());
-            if self.put_aside(io, FanOutTask { message, matched, partial, origin, token }) {
-                return None;
-            }
+    /// for its token.
+    pub(crate) fn deliver(&mut self, io: &mut Io<'_, Mail>, mail: PublishMail) -> AckCondition {
+        let PublishMail { message, matched, origin, partial, .. } = mail;
+        if self.may_divide(&matched) && self.put_aside(io, &message, &matched) {
+            return AckCondition::default();
         }
         let before = self.persistence.position();
         self.fan_out(io, &message, &matched, partial.as_ref());
         self.append_message(io, &message, origin);
-        Some(self.persistence.condition_since(before))
+        self.persistence.condition_since(before)
     }
 
     /// Offset behind the last entry of a session's journal.

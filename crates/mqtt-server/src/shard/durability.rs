@@ -78,13 +78,6 @@ impl Shard {
         }
     }
 
-    /// Reports fan-outs that are finished to whoever waits for them.
-    pub(super) fn send_fan_out_receipts(&mut self, io: &mut Io<'_, Mail>) {
-        while let Some((token, is_durable)) = self.host.next_settled_fan_out() {
-            self.send_receipt(io, DurabilityWaiter { token, group: None }, is_durable);
-        }
-    }
-
     // The turn's commit.
 
     /// Applies what the stores have completed, and continues what waited for it.
@@ -101,7 +94,6 @@ impl Shard {
                 self.on_commit(io, key, commit, has_failed);
             }
         }
-        self.send_fan_out_receipts(io);
         if self.host.end_completions() {
             io.request_turn();
         }

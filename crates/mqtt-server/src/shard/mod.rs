@@ -394,7 +394,6 @@ impl Service for Shard {
             self.start_timers(io);
         }
         self.host.continue_fan_outs(io);
-        self.send_fan_out_receipts(io);
         self.host.pump_continuing(io);
     }
 

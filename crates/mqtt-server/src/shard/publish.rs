@@ -111,17 +111,14 @@ impl Shard {
         match mail {
             Mail::Publish(mail) => {
                 let token = mail.token;
-                if let Some(condition) = self.host.deliver(io, mail) {
-                    self.send_receipt_when_durable(io, condition, token, None);
-                }
+                let condition = self.host.deliver(io, mail);
+                self.send_receipt_when_durable(io, condition, token, None);
             }
             Mail::Group(mail) => self.on_group_message(io, &mail),
             Mail::Retain(RetainMail { topic, token }) => {
                 let condition = self.host.append_retained(io.clock, &topic);
                 self.send_receipt_when_durable(io, condition, token, None);
             }
-            // A receipt follows when the fan-outs are finished.
-            Mail::Fence(ReceiptMail(token)) if self.host.fence_fan_outs(token) => {}
             Mail::Fence(ReceiptMail(token)) => {
                 let condition = self.host.fence_here();
                 self.send_receipt_when_durable(io, condition, Some(token), None);

@@ -23,6 +23,9 @@ pub(crate) struct Cleaning {
     /// End of the range of the last compaction. The next one starts when closed segments go beyond it.
     compacted_to: u64,
     compaction: Option<Box<Compaction>>,
+    /// Number of the checkpoint that the next step waits for, and when it was requested, Unix time in ms.
+    awaited: Option<(u64, u64)>,
+    replacing: Option<Box<Replacing>>,
 }
 
 /// A compaction in progress.
@@ -40,6 +43,15 @@ pub(crate) enum Phase {
     Collect(Place),
     /// Rewrites these groups of segments.
     Rewrite(VecDeque<Vec<u64>>, Option<Box<Output>>),
+}
+
+/// A group that its output replaces, as soon as the committer has done so.
+pub(crate) struct Replacing {
+    pub(crate) bases: Vec<u64>,
+    /// The output.
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) bytes: u64,
+    pub(crate) index: Index,
 }
 
 /// The segment that replaces a group.
@@ -64,7 +76,7 @@ pub(crate) struct Output {
 impl Cleaning {
     /// As a checkpoint has it.
     pub(crate) fn restored(cleaned: u64, sparse: u64) -> Self {
-        Self { cleaned, sparse, compacted_to: 0, compaction: None }
+        Self { cleaned, sparse, ..Self::default() }
     }
 
     pub(crate) fn cleaned(&self) -> u64 {
@@ -104,8 +116,36 @@ impl Cleaning {
         self.compaction = Some(compaction);
     }
 
-    pub(crate) fn compaction_mut(&mut self) -> Option<&mut Compaction> {
-        self.compaction.as_deref_mut()
+    /// The next step waits for the checkpoint `number`, which is requested now.
+    pub(crate) fn await_checkpoint(&mut self, number: u64, unix_ms: u64) {
+        self.awaited = Some((number, unix_ms));
+    }
+
+    /// Number of the checkpoint that the next step waits for, unless `stored` is it or a later one, and when it was
+    /// requested.
+    pub(crate) fn awaited_checkpoint(&mut self, stored: u64) -> Option<(u64, u64)> {
+        self.awaited.take_if(|(number, _)| *number <= stored);
+        self.awaited
+    }
+
+    /// The committer is given a group to replace.
+    pub(crate) fn begin_replacing(&mut self, replacing: Replacing) {
+        self.replacing = Some(Box::new(replacing));
+    }
+
+    /// The committer has replaced a group, or could not.
+    pub(crate) fn end_replacing(&mut self) -> Option<Box<Replacing>> {
+        self.replacing.take()
+    }
+
+    /// Whether a group is being replaced.
+    pub(crate) fn has_replacing(&self) -> bool {
+        self.replacing.is_some()
+    }
+
+    /// Whether the segment with base offset `base` is being replaced: it can neither be removed, nor get an index.
+    pub(crate) fn is_replacing(&self, base: u64) -> bool {
+        self.replacing.as_ref().is_some_and(|replacing| replacing.bases.contains(&base))
     }
 
     /// The compaction in progress reaches only up to `offset`. The next one continues there.
@@ -115,6 +155,7 @@ impl Cleaning {
 
     /// Abandons the compaction in progress. The same range may be compacted again.
     pub(crate) fn stop(&mut self) {
+        self.awaited = None;
         if self.compaction.take().is_some() {
             self.compacted_to = 0;
         }
@@ -122,7 +163,7 @@ impl Cleaning {
 
     /// The compaction in progress has failed. The same range may be compacted again.
     pub(crate) fn fail(&mut self) {
-        (self.compaction, self.compacted_to) = (None, 0);
+        (self.compaction, self.compacted_to, self.awaited) = (None, 0, None);
     }
 
     /// Segments before `offset` are about to be rewritten, which leaves gaps.

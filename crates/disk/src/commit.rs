@@ -34,6 +34,8 @@ pub(crate) struct Syncer {
     broken: BTreeSet<LogId>,
     /// Broken logs not yet reported.
     newly_broken: Vec<LogId>,
+    /// Replacements of segments that were not reported yet, and how they went.
+    replaced: Vec<(LogId, Result<(), Failure>)>,
     /// Maximum number of unsynced segments in the journal.
     journaled_max: usize,
     pub(crate) refused_names: RefusedNames,
@@ -48,6 +50,7 @@ impl Syncer {
             journal,
             broken,
             newly_broken,
+            replaced: Vec::new(),
             journaled_max,
             refused_names: RefusedNames::default(),
         }
@@ -90,7 +93,7 @@ impl Syncer {
     /// Takes what cannot be given away out of a batch, and returns it: the work of logs that are broken, or whose
     /// segments wait for their names.
     pub(crate) fn admit(&mut self, batch: &mut Batch) -> Group {
-        batch.deferred.indexes.retain(|index| !self.broken.contains(&index.key.0));
+        self.prepare_deferred(&mut batch.deferred);
         let mut changing = self.refused_names.divide(std::mem::take(&mut batch.changing));
         // Whatever waited for them is part of the batch now.
         changing.retries.clear();
@@ -117,6 +120,8 @@ impl Syncer {
         let changed = self.on_failures(failures, changed);
         report.acks.append(&mut self.mark_broken(changed.acks));
         report.removed = self.on_removed(removed);
+        self.replaced.append(&mut report.replaced);
+        report.replaced = self.take_replaced();
         report.broken = self.newly_broken();
         report.refused = self.refused_names.take_unreported();
         report
@@ -149,13 +154,41 @@ impl Syncer {
         if deferred.is_empty() {
             return Report::default();
         }
-        deferred.indexes.retain(|index| !self.broken.contains(&index.key.0));
+        self.prepare_deferred(&mut deferred);
         let removals = std::mem::take(&mut deferred.removals);
         let mut report = self.directories.run(deferred);
+        self.replaced.append(&mut report.replaced);
         let removed = self.directories.remove_logs(removals);
         report.removed = self.on_removed(removed);
+        report.replaced = self.take_replaced();
         report.broken = self.newly_broken();
         report
+    }
+
+    /// Takes out what must not be done for broken logs, and lets the journal forget the segments that are about to be
+    /// replaced.
+    fn prepare_deferred(&mut self, deferred: &mut Deferred) {
+        deferred.indexes.retain(|index| !self.broken.contains(&index.key.0));
+        for (log, replacement) in std::mem::take(&mut deferred.replacements) {
+            if self.broken.contains(&log) {
+                continue;
+            }
+            match self.journal.forget_before(&replacement.log, replacement.end) {
+                Ok(()) => drop(deferred.replacements.insert(log, replacement)),
+                Err(error) => self.replaced.push((log, Err(error.into()))),
+            }
+        }
+    }
+
+    /// Drains the replacements of segments since the last call. A log is broken if one of it failed halfway.
+    fn take_replaced(&mut self) -> Vec<(LogId, Result<(), Failure>)> {
+        let replaced = std::mem::take(&mut self.replaced);
+        for (log, outcome) in &replaced {
+            if let Err(Failure::Broken(error)) = outcome {
+                self.fail(*log, error);
+            }
+        }
+        replaced
     }
 
     /// Syncs a few segments that depend on the journal, so that it has room.

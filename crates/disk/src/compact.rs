@@ -13,19 +13,18 @@ use std::path::Path;
 
 use mainstem_log::{Batch, Options, Records};
 
-use crate::cleaning::{Cleaning, Compaction, Output, Phase};
+use crate::cleaning::{Cleaning, Compaction, Output, Phase, Replacing};
 use crate::disk::Disk;
-use crate::failure::Failure;
 use crate::filter::{Filter, decompressed};
 use crate::fs::{Fs, Mode};
 use crate::index::Index;
-use crate::journal::Journal;
 use crate::keys::Keys;
 use crate::log_dir::LogDir;
 use crate::name;
 use crate::positions::Positions;
 use crate::read::SegmentReader;
-use crate::removal::{forget_journal, forget_unsealed, remove_segment};
+use crate::removal::forget_unsealed;
+use crate::replacement::Replacement;
 use crate::scan::{Gaps, Place, Scan, Step};
 use crate::segments::{Segment, Segments, time};
 use crate::tail::Tail;
@@ -36,6 +35,8 @@ pub(crate) const STEP_BYTES: u64 = 256 << 10;
 const SYNC_BYTES: u64 = 8 << 20;
 /// Maximum number of indexes loaded per step.
 const INDEXES_MAX: usize = 8;
+/// Maximum number of segments that are merged: their files stay open while the new one takes their place.
+const GROUP_MAX: usize = 64;
 /// Maximum number of keys per compaction, checked at segment ends. The next compaction continues after them.
 const KEYS_MAX: usize = 1 << 20;
 
@@ -48,8 +49,8 @@ pub(crate) enum Progress {
     Checkpoint,
     /// An output segment is complete, and the committer syncs it.
     Syncing,
-    /// An output segment is complete and on disk, and must replace its group.
-    Replace,
+    /// An output segment is complete and on disk, and the committer puts it in the place of its group.
+    Replacing,
     /// The compaction is finished.
     Done,
 }
@@ -249,7 +250,9 @@ impl Compactor<'_> {
         for segment in self.segments.iter().take_while(|segment| segment.base < upto) {
             bytes += segment.bytes;
             match groups.back_mut() {
-                Some(group) if bytes <= self.options.segment_bytes => group.push(segment.base),
+                Some(group) if bytes <= self.options.segment_bytes && group.len() < GROUP_MAX => {
+                    group.push(segment.base);
+                }
                 _ => {
                     bytes = segment.bytes;
                     groups.push_back(vec![segment.base]);
@@ -268,13 +271,22 @@ impl Compactor<'_> {
         filter: &Filter<'_>,
     ) -> io::Result<Option<Progress>> {
         if let Some(output) = output {
-            if let Some(synced) = &output.synced {
-                return synced
-                    .take()
-                    .map_or(Ok(Some(Progress::Syncing)), |synced| synced.map(|()| Some(Progress::Replace)));
+            let is_synced = if let Some(synced) = &output.synced {
+                synced.take().transpose()?.is_some()
+            } else {
+                let is_complete = self.rewrite_some(disk, output, filter)?;
+                if !is_complete {
+                    return Ok(None);
+                }
+                sync_output(disk, output)?
+            };
+            if !is_synced {
+                return Ok(Some(Progress::Syncing));
             }
-            let is_complete = self.rewrite_some(disk, output, filter)?;
-            return if is_complete { sync_output(disk, output).map(Some) } else { Ok(None) };
+        }
+        if let Some(output) = output.take() {
+            self.begin_replacement(disk, *output)?;
+            return Ok(Some(Progress::Replacing));
         }
         let Some(bases) = groups.pop_front() else {
             self.cleaning.complete();
@@ -395,58 +407,64 @@ impl Compactor<'_> {
         Ok(is_at_end && is_last)
     }
 
-    /// Replaces a group with its complete output segment. Once the `.swap` name is durable, recovery can finish the
-    /// replacement. The committer must be idle.
+    /// Lets the committer replace a group with its complete output segment. The log is read from the old segments
+    /// [until it has](Self::finish_replacement).
     ///
     /// # Errors
-    /// [`Failure::Full`]: the log is as it was, without its compaction. [`Failure::Broken`]: the contents of the
-    /// directory are unknown.
-    pub(crate) fn replace_group(&mut self, disk: &mut Disk, journal: &mut Journal) -> Result<(), Failure> {
-        let Some(Phase::Rewrite(_, output)) =
-            self.cleaning.compaction_mut().map(|running| &mut running.phase)
-        else {
-            return Ok(());
-        };
-        let Some(output) = output.take() else { return Ok(()) };
-        forget_journal(self.dir, self.segments, disk, journal)?;
-        let base = output.bases[0];
-        let (_, end) = self.closed_segment(output.bases[output.bases.len() - 1]).map_err(Failure::Broken)?;
-        let swap = self.dir.path().join(name::swap(base, end));
-        // A rename that fails, for lack of space in the directory, changes nothing.
-        disk.fs.rename(&self.dir.path().join(name::cleaned(base)), &swap)?;
-        self.swap_in(disk, *output, end, &swap).map_err(Failure::Broken)
+    /// A segment of the group cannot be opened, and it stays.
+    pub(crate) fn begin_replacement(&mut self, disk: &mut Disk, output: Output) -> io::Result<()> {
+        let Output { bases, file, bytes, mut index, .. } = output;
+        let (_, end) = self.closed_segment(bases[bases.len() - 1])?;
+        index.extend_to(Place { base: bases[0], position: bytes, offset: end });
+        for base in &bases {
+            if let Err(error) = disk.files.keep_replaced(self.dir.key(*base), || self.dir.segment(*base)) {
+                self.release(disk, &bases);
+                return Err(error);
+            }
+        }
+        forget_unsealed(self.dir, self.segments, disk, |base| bases.contains(&base));
+        let (dir, log) = (self.dir.path().to_owned(), self.dir.name().clone());
+        let replacement = Replacement { dir, log, bases: bases.clone(), end };
+        disk.group.deferred.replacements.insert(self.dir.id(), replacement);
+        self.cleaning.begin_replacing(Replacing { bases, file, bytes, index });
+        Ok(())
     }
 
-    /// Puts a synced output segment, which ends before offset `end` and is at `swap`, in the place of its group.
-    fn swap_in(&mut self, disk: &mut Disk, output: Output, end: u64, swap: &Path) -> io::Result<()> {
-        let Output { bases, file, bytes, mut index, .. } = output;
-        let base = bases[0];
-        disk.fs.sync_dir(self.dir.path())?;
-        forget_unsealed(self.dir, self.segments, disk, |base| bases.contains(&base));
-        for gone in &bases {
-            remove_segment(self.dir, disk, *gone)?;
+    /// The committer has replaced the group that it was given, or could not, and all is as it was.
+    pub(crate) fn finish_replacement(&mut self, disk: &mut Disk, is_done: bool) {
+        let Some(replacing) = self.cleaning.end_replacing() else { return };
+        let Replacing { bases, file, bytes, index } = *replacing;
+        self.release(disk, &bases);
+        if !is_done {
+            return;
         }
-        // The old segments must be gone durably before the `.swap` name, which lists them, disappears.
-        disk.fs.sync_dir(self.dir.path())?;
-        disk.fs.rename(swap, &self.dir.segment(base))?;
-        disk.fs.sync_dir(self.dir.path())?;
+        let base = bases[0];
+        disk.group
+            .deferred
+            .closing
+            .extend(bases.iter().filter_map(|base| disk.files.take(self.dir.key(*base))));
         let at = self.segments.containing(base);
-        index.extend_to(Place { base, position: bytes, offset: end });
         self.segments.replace(at..at + bases.len(), Segment::new(base, bytes, Some(Box::new(index))));
         disk.files.hold(self.dir.key(base), file);
         self.reader().touch_index(disk, at);
-        Ok(())
+    }
+
+    /// The files of these segments need not stay open any more.
+    fn release(&self, disk: &mut Disk, bases: &[u64]) {
+        let keys = bases.iter().map(|base| self.dir.key(*base));
+        let released = keys.filter_map(|key| disk.files.release_replaced(key));
+        disk.group.deferred.closing.extend(released);
     }
 }
 
-/// Syncs a complete output: by the committer, unless that is the caller itself.
-fn sync_output(disk: &mut Disk, output: &mut Output) -> io::Result<Progress> {
+/// Syncs a complete output: by the committer, unless that is the caller itself. Returns whether it is synced.
+fn sync_output(disk: &mut Disk, output: &mut Output) -> io::Result<bool> {
     if disk.queue.has_thread() {
         output.synced = Some(disk.group.deferred.sync(output.file.clone()));
-        return Ok(Progress::Syncing);
+        return Ok(false);
     }
     output.file.sync_data()?;
-    Ok(Progress::Replace)
+    Ok(true)
 }
 
 /// Returns the batch at `place` after verifying its checksum; `None` at the end.

@@ -14,6 +14,7 @@ use crate::index::Index;
 use crate::name;
 use crate::new_log::NewLog;
 use crate::next_file::FileRequest;
+use crate::replacement::Replacement;
 
 /// Work after the acknowledgements.
 #[derive(Default)]
@@ -34,6 +35,10 @@ pub(crate) struct Deferred {
     pub(crate) segments: BTreeMap<LogId, SegmentRemoval>,
     /// Files to sync that no segment depends on.
     pub(crate) syncs: Vec<FileSync>,
+    /// Segments to replace by compacted ones.
+    pub(crate) replacements: BTreeMap<LogId, Replacement>,
+    /// Files to close: that may free their blocks.
+    pub(crate) closing: Vec<Arc<dyn File>>,
 }
 
 /// A checkpoint to write.
@@ -84,7 +89,18 @@ pub(crate) struct SegmentRemoval {
 
 impl Deferred {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { checkpoint, removals, indexes, logs, files, reservations, segments, syncs } = self;
+        let Self {
+            checkpoint,
+            removals,
+            indexes,
+            logs,
+            files,
+            reservations,
+            segments,
+            syncs,
+            replacements,
+            closing,
+        } = self;
         checkpoint.is_none()
             && removals.is_empty()
             && indexes.is_empty()
@@ -93,6 +109,8 @@ impl Deferred {
             && reservations.is_empty()
             && segments.is_empty()
             && syncs.is_empty()
+            && replacements.is_empty()
+            && closing.is_empty()
     }
 
     /// Schedules a sync of a file that is not a segment yet.
@@ -129,6 +147,7 @@ impl Deferred {
         self.files.retain(|request| request.log != log);
         drop(self.take_reservations(log));
         self.segments.remove(&log);
+        self.replacements.remove(&log);
     }
 
     /// Drops the reservation for a segment.
@@ -157,14 +176,19 @@ impl Deferred {
         self.removals.extend(later.removals);
         // The index of a segment must not appear after its removal.
         let is_removed = |index: &SealedIndex| {
-            let removal = later.segments.get(&index.key.0);
-            removal.is_some_and(|removal| removal.segments.iter().any(|(base, _)| *base == index.key.1))
+            let (log, base) = index.key;
+            let removal = later.segments.get(&log);
+            let replacement = later.replacements.get(&log);
+            removal.is_some_and(|removal| removal.segments.iter().any(|(removed, _)| *removed == base))
+                || replacement.is_some_and(|replacement| replacement.bases.contains(&base))
         };
         self.indexes.retain(|index| !is_removed(index));
         self.indexes.extend(later.indexes);
         self.logs.extend(later.logs);
         self.files.extend(later.files);
         self.syncs.extend(later.syncs);
+        self.replacements.extend(later.replacements);
+        self.closing.extend(later.closing);
         for (key, reservation) in later.reservations {
             self.reserve(key, reservation);
         }
@@ -195,6 +219,7 @@ impl Deferred {
         let files = self.files.iter().map(|file| file.log);
         let reservations = self.reservations.keys().map(|(log, _)| *log);
         let keys = self.removals.keys().chain(self.logs.keys()).chain(self.segments.keys());
+        let keys = keys.chain(self.replacements.keys());
         keys.copied().chain(indexes).chain(files).chain(reservations)
     }
 
@@ -205,8 +230,14 @@ impl Deferred {
             indexes: self.indexes.drain(..slice.min(self.indexes.len())).collect(),
             files: self.files.drain(..slice.min(self.files.len())).collect(),
             syncs: self.syncs.drain(..slice.min(self.syncs.len())).collect(),
+            closing: self.closing.drain(..slice.min(self.closing.len())).collect(),
             ..Self::default()
         };
+        while first.replacements.len() < slice
+            && let Some((log, replacement)) = self.replacements.pop_first()
+        {
+            first.replacements.insert(log, replacement);
+        }
         while first.reservations.len() < slice
             && let Some((key, reservation)) = self.reservations.pop_first()
         {
@@ -237,6 +268,7 @@ impl Deferred {
             files: of_log,
             reservations: self.take_reservations(log),
             segments: self.segments.remove_entry(&log).into_iter().collect(),
+            replacements: self.replacements.remove_entry(&log).into_iter().collect(),
             ..Self::default()
         }
     }

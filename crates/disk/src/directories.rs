@@ -60,9 +60,20 @@ impl Directories {
 
     /// Runs deferred work, except removals of whole logs. Returns what the shard should know of it.
     pub(crate) fn run(&self, deferred: Deferred) -> Report {
-        let Deferred { checkpoint, removals: _, indexes, logs, files, reservations, segments, syncs } =
-            deferred;
+        let Deferred {
+            checkpoint,
+            removals: _,
+            indexes,
+            logs,
+            files,
+            reservations,
+            segments,
+            syncs,
+            replacements,
+            closing,
+        } = deferred;
         let mut report = Report::default();
+        drop(closing);
         for (log, request) in logs {
             request.run(&*self.fs);
             report.created.push(log);
@@ -87,6 +98,9 @@ impl Directories {
             if !self.removals().run(&*self.fs, log, removal, removed) {
                 report.stalled.push(log);
             }
+        }
+        for (log, replacement) in replacements {
+            report.replaced.push((log, replacement.run(&*self.fs)));
         }
         if let Some(CheckpointRequest { number, bytes }) = checkpoint {
             match checkpoint::store(&*self.fs, &self.dir, &bytes) {

@@ -49,6 +49,8 @@ pub(crate) struct Files {
     open: BTreeMap<SegmentKey, Arc<dyn File>>,
     /// Files that do not have the names of their segments yet, and could not be opened again.
     unnamed: BTreeMap<SegmentKey, Arc<dyn File>>,
+    /// Files that other ones replace just now: their names may lead to those already.
+    replaced: BTreeMap<SegmentKey, Arc<dyn File>>,
     recent: Recent,
 }
 
@@ -114,7 +116,8 @@ impl Recent {
 
 impl Files {
     pub(crate) fn new(fs: Arc<dyn Fs>, bound: usize) -> Self {
-        Self { fs, open: BTreeMap::new(), unnamed: BTreeMap::new(), recent: Recent::new(bound) }
+        let [open, unnamed, replaced] = [const { BTreeMap::new() }; 3];
+        Self { fs, open, unnamed, replaced, recent: Recent::new(bound) }
     }
 
     /// Returns the file of segment `key`, opening it at `path` if necessary.
@@ -135,7 +138,7 @@ impl Files {
         if self.open.contains_key(&key) {
             self.recent.note(key);
         } else {
-            let file = match self.unnamed.get(&key) {
+            let file = match self.unnamed.get(&key).or_else(|| self.replaced.get(&key)) {
                 Some(file) => file.clone(),
                 None => self.fs.open(&path(), Mode::Existing)?,
             };
@@ -159,6 +162,25 @@ impl Files {
         self.hold(key, file);
     }
 
+    /// Keeps the file of segment `key` open, because another one is about to take its name.
+    ///
+    /// # Errors
+    /// If it cannot be opened at `path`.
+    pub(crate) fn keep_replaced(
+        &mut self,
+        key: SegmentKey,
+        path: impl FnOnce() -> PathBuf,
+    ) -> io::Result<()> {
+        let file = self.get(key, path)?;
+        self.replaced.insert(key, file);
+        Ok(())
+    }
+
+    /// The file of segment `key` is replaced, or is not going to be. Returns it.
+    pub(crate) fn release_replaced(&mut self, key: SegmentKey) -> Option<Arc<dyn File>> {
+        self.replaced.remove(&key)
+    }
+
     /// The files of a log have their names.
     pub(crate) fn mark_named(&mut self, log: LogId) {
         self.unnamed.retain(|(owner, _), _| *owner != log);
@@ -177,6 +199,7 @@ impl Files {
 
     pub(crate) fn close_log(&mut self, log: LogId) {
         self.open.retain(|(owner, _), _| *owner != log);
+        self.replaced.retain(|(owner, _), _| *owner != log);
         self.mark_named(log);
         self.recent.forget_log(log);
     }

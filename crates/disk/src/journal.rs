@@ -32,6 +32,7 @@ const RELIEVED_MAX: usize = 4;
 const PACED_MAX: usize = 8;
 const WRITE: u8 = 1;
 const FORGET: u8 = 2;
+const FORGET_BEFORE: u8 = 3;
 
 /// Why ranges were not written. They are not durable.
 #[derive(Debug)]
@@ -188,6 +189,28 @@ impl Journal {
             half.names.retain(|name| !names.contains(&&**name));
         }
         Ok(())
+    }
+
+    /// Excludes all writes so far to the segments of this log with a base offset below `base` from replay. They must be
+    /// synced.
+    ///
+    /// # Errors
+    /// As [`Journal::forget`].
+    pub(crate) fn forget_before(&mut self, name: &str, base: u64) -> Result<(), JournalError> {
+        if !self.halves.iter().any(|half| half.names.contains(name)) {
+            return Ok(());
+        }
+        if self.state != State::Ready {
+            return Err(JournalError::Failed(io::Error::other("the journal has failed")));
+        }
+        let mut record = std::mem::take(&mut self.record);
+        begin(&mut record);
+        record.push(FORGET_BEFORE);
+        put_name(&mut record, name);
+        record.extend_from_slice(&base.to_be_bytes());
+        let outcome = self.write_record(&mut record);
+        self.record = record;
+        outcome
     }
 
     /// Records that a segment was synced and no longer depends on the journal.
@@ -461,7 +484,8 @@ pub(crate) struct Write<'a> {
 
 enum Entry<'a> {
     Write(Write<'a>),
-    Forget(&'a str),
+    /// Earlier writes to segments of this log are not replayed, or to those with a base offset below the one given.
+    Forget(&'a str, Option<u64>),
 }
 
 /// Takes a fixed number of bytes off the front.
@@ -490,7 +514,8 @@ fn entry<'a>(rest: &mut &'a [u8]) -> Option<Entry<'a>> {
     *rest = after;
     let name = str::from_utf8(name).ok()?;
     match kind {
-        FORGET => Some(Entry::Forget(name)),
+        FORGET => Some(Entry::Forget(name, None)),
+        FORGET_BEFORE => Some(Entry::Forget(name, Some(u64::from_be_bytes(number(rest)?)))),
         WRITE => {
             let base = u64::from_be_bytes(number(rest)?);
             let position = u64::from_be_bytes(number(rest)?);
@@ -578,16 +603,18 @@ impl Found {
         let mut halves: Vec<Contents<'_>> = self.files.iter().map(|(_, bytes)| contents(bytes)).collect();
         halves.sort_by_key(|half| half.generation);
         let all: Vec<&Entry<'_>> = halves.iter().flat_map(|half| &half.entries).collect();
-        let mut forgotten = BTreeMap::new();
+        let mut forgotten: BTreeMap<&str, Vec<(usize, Option<u64>)>> = BTreeMap::new();
         for (at, entry) in all.iter().enumerate() {
-            if let Entry::Forget(name) = entry {
-                forgotten.insert(*name, at);
+            if let Entry::Forget(name, before) = entry {
+                forgotten.entry(*name).or_default().push((at, *before));
             }
         }
         for (at, entry) in all.iter().enumerate() {
-            if let Entry::Write(write) = entry
-                && forgotten.get(write.name).is_none_or(|forgotten| *forgotten < at)
-            {
+            let Entry::Write(write) = entry else { continue };
+            let is_of = |(later, before): &(usize, Option<u64>)| {
+                at < *later && before.is_none_or(|base| write.base < base)
+            };
+            if !forgotten.get(write.name).is_some_and(|forgotten| forgotten.iter().any(is_of)) {
                 redo(write)?;
             }
         }

@@ -45,6 +45,7 @@
 //! | `recover.rs`, `redo.rs`, `checkpoint.rs` | opening after a crash |
 //! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
+//! | `replacement.rs` | the replacement of segments by a compacted one, in the files |
 //! | `tail.rs` | the newest entries, in memory |
 //! | `group.rs`, `commit.rs`, `report.rs` | what the committer is given, group commit, what it reports |
 //! | `queue.rs`, `backlog.rs` | the channel between a shard and its committer; the order of the committer's work |
@@ -92,6 +93,7 @@ mod redo;
 mod refused_names;
 mod removal;
 mod repair;
+mod replacement;
 mod report;
 mod roller;
 mod scan;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mainstem_log::{Error, LogId};
 
+use crate::failure::Failure;
 use crate::group::Ack;
 
 /// Results of groups.
@@ -22,11 +23,13 @@ pub(crate) struct Report {
     pub(crate) created: Vec<LogId>,
     /// Logs whose next segment cannot get its name now, and why.
     pub(crate) refused: Vec<(LogId, Error)>,
+    /// Logs of which compacted segments have replaced others, or could not.
+    pub(crate) replaced: Vec<(LogId, Result<(), Failure>)>,
 }
 
 impl Report {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { acks, broken, stalled, removed, checkpoint, created, refused } = self;
+        let Self { acks, broken, stalled, removed, checkpoint, created, refused, replaced } = self;
         acks.is_empty()
             && broken.is_empty()
             && stalled.is_empty()
@@ -34,6 +37,7 @@ impl Report {
             && checkpoint.is_none()
             && created.is_empty()
             && refused.is_empty()
+            && replaced.is_empty()
     }
 
     pub(crate) fn append(&mut self, later: &mut Self) {
@@ -44,5 +48,6 @@ impl Report {
         self.checkpoint = later.checkpoint.or(self.checkpoint);
         self.created.append(&mut later.created);
         self.refused.append(&mut later.refused);
+        self.replaced.append(&mut later.replaced);
     }
 }

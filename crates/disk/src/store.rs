@@ -76,6 +76,10 @@ pub struct SegmentStore {
     removed_since_checkpoint: usize,
     /// Number of checkpoints that the committer was given.
     checkpoints: u64,
+    /// Number of the last checkpoint that the committer has stored.
+    stored_checkpoint: u64,
+    /// Time of the last maintenance, Unix time in ms.
+    maintained_ms: u64,
     cached: TailCache,
     schedule: Schedule,
 }
@@ -167,6 +171,8 @@ impl SegmentStore {
             checkpoint_bytes,
             removed_since_checkpoint: 0,
             checkpoints: 0,
+            stored_checkpoint: 0,
+            maintained_ms: 0,
             cached: TailCache::default(),
             schedule: Schedule::default(),
         })
@@ -219,6 +225,7 @@ impl SegmentStore {
             }
         }
         self.on_created(&report.created);
+        self.on_replaced(report.replaced);
         self.on_removed(&report.removed, report.checkpoint);
         for log in report.stalled {
             if let Some(log) = &mut self.logs[log.0 as usize] {

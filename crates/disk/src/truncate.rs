@@ -25,7 +25,9 @@ impl Log {
     pub(crate) fn remove_truncated(&mut self, disk: &mut Disk) {
         self.resume_removal(disk);
         // Remove a segment only once the next one is known to be on disk. Otherwise a crash could leave nothing.
+        // One that is being replaced goes after that.
         while self.segments.len() > 1
+            && !self.cleaning.is_replacing(self.segments[0].base)
             && self.segments[1].base <= self.start.offset().min(self.positions.synced().base)
         {
             let base = self.segments[0].base;

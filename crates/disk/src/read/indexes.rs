@@ -70,7 +70,9 @@ impl SegmentReader<'_> {
             for batch in batches(self.tail.unwritten()) {
                 index.note(index.end(), &batch.header);
             }
-        } else if self.positions.synced().base.min(self.positions.submitted().base) > base {
+        } else if self.positions.synced().base.min(self.positions.submitted().base) > base
+            && !self.cleaning.is_replacing(base)
+        {
             index.seal();
             let bytes = index.encode();
             disk.group.deferred.indexes.push(SealedIndex { key: self.dir.key(base), path, bytes });

@@ -60,12 +60,18 @@ impl SegmentStore {
         if self.since_checkpoint < self.checkpoint_bytes && self.removed_since_checkpoint < removed_max {
             return;
         }
+        self.request_checkpoint();
+    }
+
+    /// Lets the committer write a checkpoint. Returns its number.
+    pub(super) fn request_checkpoint(&mut self) -> u64 {
         let bytes = self.checkpoint();
         self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
         self.since_checkpoint = 0;
         self.removed_since_checkpoint = 0;
         self.checkpoints += 1;
         self.disk.group.deferred.checkpoint = Some(CheckpointRequest { number: self.checkpoints, bytes });
+        self.checkpoints
     }
 
     /// Makes sure that nothing is left of a removed log of this name: neither an entry in the checkpoint nor files. Its
@@ -89,6 +95,7 @@ impl SegmentStore {
             self.removing.remove(name);
         }
         if let Some(number) = checkpoint {
+            self.stored_checkpoint = number;
             // It does not contain what was removed before it.
             self.gone.retain(|_, checkpoints| *checkpoints >= number);
         }

@@ -14,11 +14,10 @@ use mainstem_log::{Cleanup, Error, LogId, Maintained, State};
 
 use super::naming::NAME_RETRY_MS;
 use super::schedule::Due;
-use super::{SegmentStore, fail_log, open_log};
-use crate::checkpoint;
+use super::{SegmentStore, open_log};
 use crate::compact::{NextCompaction, Progress, STEP_BYTES};
 use crate::disk::Disk;
-use crate::failure::store_error;
+use crate::failure::{Failure, store_error};
 use crate::scan::{Place, Scan, Step};
 use crate::segments::time;
 use crate::single::Log;
@@ -40,6 +39,7 @@ impl SegmentStore {
     /// Implements [`mainstem_log::LogAdmin::maintain`].
     pub(super) fn run_maintenance(&mut self, unix_ms: u64) -> Maintained {
         let mut units = 0;
+        self.maintained_ms = unix_ms;
         for _ in 0..LOGS_MAX {
             let Some(log) = self.schedule.next(unix_ms) else { break };
             units += VISIT_UNITS;
@@ -107,12 +107,22 @@ impl SegmentStore {
 
     /// Runs one compaction step, if a compaction is running or due. Returns when the next one is due.
     fn compact_log(&mut self, log: LogId, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
-        let Self { logs, disk, .. } = self;
+        let Self { logs, disk, stored_checkpoint, .. } = self;
         let to = open_log(logs, log);
         let explain = |error: io::Error| match store_error(&error) {
             Error::System(what) => Error::System(format!("compaction: {what}")),
             error => error,
         };
+        if let Some((_, requested_ms)) = to.cleaning.awaited_checkpoint(*stored_checkpoint) {
+            if unix_ms.saturating_sub(requested_ms) >= RETRY_DELAY_MS {
+                self.await_checkpoint(log, unix_ms);
+            }
+            return Ok(Due::At(unix_ms.saturating_add(1)));
+        }
+        if to.cleaning.has_replacing() {
+            // The report makes the next visit due.
+            return Ok(Due::Never);
+        }
         if !to.cleaning.is_running() {
             match to.compactor().next_compaction(disk, unix_ms).map_err(explain)? {
                 NextCompaction::Start { end } => to.compactor().start_compaction(unix_ms, end),
@@ -128,27 +138,39 @@ impl SegmentStore {
             return Ok(Due::At(unix_ms.saturating_add(1)));
         }
         *units += STEP_UNITS;
-        match progress {
-            Progress::More | Progress::Done | Progress::Syncing => {}
-            Progress::Checkpoint => {
-                self.settle(log);
-                let bytes = self.checkpoint();
-                let syncer = self.queue.wait_for(Some(log));
-                checkpoint::store(&*self.disk.fs, &self.dir, &bytes).map_err(explain)?;
-                drop(syncer);
-            }
-            Progress::Replace => {
-                self.settle(log);
-                let Self { logs, disk, queue, cached, .. } = self;
-                let to = open_log(logs, log);
-                let mut syncer = queue.wait_for(Some(log));
-                let outcome = to.compactor().replace_group(disk, &mut syncer.journal);
-                outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
-                to.tail.forget_written(self.disk.settings.tail_bytes);
-                cached.note(log, &mut to.tail);
-            }
+        if progress == Progress::Checkpoint {
+            self.await_checkpoint(log, unix_ms);
         }
         Ok(Due::Now)
+    }
+
+    /// Lets the compaction of a log wait for a checkpoint.
+    fn await_checkpoint(&mut self, log: LogId, unix_ms: u64) {
+        let number = self.request_checkpoint();
+        open_log(&mut self.logs, log).cleaning.await_checkpoint(number, unix_ms);
+    }
+
+    /// The committer has replaced segments of these logs by compacted ones, or could not.
+    pub(super) fn on_replaced(&mut self, replaced: Vec<(LogId, Result<(), Failure>)>) {
+        let Self { logs, disk, cached, schedule, maintained_ms, .. } = self;
+        for (log, outcome) in replaced {
+            let Some(to) = &mut logs[log.0 as usize] else { continue };
+            to.compactor().finish_replacement(disk, outcome.is_ok());
+            match outcome {
+                Ok(()) => {
+                    to.tail.forget_written(disk.settings.tail_bytes);
+                    cached.note(log, &mut to.tail);
+                }
+                Err(Failure::Full(error)) => {
+                    log::warn!("log {}: its compaction is put off: {error}", to.dir.name());
+                    to.cleaning.fail();
+                    to.upkeep.retry_at(maintained_ms.saturating_add(RETRY_DELAY_MS));
+                }
+                // The log is read-only.
+                Err(Failure::Broken(_)) => to.cleaning.fail(),
+            }
+            schedule.set(log, Due::Now);
+        }
     }
 }
 

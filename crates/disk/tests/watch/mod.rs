@@ -24,6 +24,8 @@ pub(crate) struct Watch {
     /// The call at which other threads have to wait.
     held: Mutex<Option<&'static str>>,
     released: Condvar,
+    /// Whether another thread waits at the call, or has waited.
+    pub(crate) has_waited: AtomicBool,
     /// Files that cannot be created: a part of their paths, and why.
     pub(crate) refused: Mutex<Vec<(&'static str, Errno)>>,
     /// Whether directories are not synced.
@@ -49,6 +51,7 @@ impl Watch {
     fn wait_for_release(&self, call: &'static str) {
         if std::thread::current().id() != self.thread {
             let held = self.held.lock().unwrap();
+            self.has_waited.fetch_or(*held == Some(call), Ordering::Relaxed);
             drop(self.released.wait_timeout_while(held, TIMEOUT, |held| *held == Some(call)).unwrap());
         }
     }
@@ -110,6 +113,9 @@ impl Fs for WatchedFs {
         self.watch.note("rename", from);
         self.watch.wait_for_release("rename");
         let is_swap = to.extension().is_some_and(|extension| extension == "swap");
+        if is_swap {
+            self.watch.wait_for_release("swap");
+        }
         let mut refused = self.watch.refused_swaps.lock().unwrap();
         if is_swap && *refused > 0 {
             *refused -= 1;
@@ -166,6 +172,7 @@ pub(crate) fn open_watched(fs: &FaultFs) -> (SegmentStore, Arc<Watch>) {
         calls: Mutex::default(),
         held: Mutex::default(),
         released: Condvar::new(),
+        has_waited: AtomicBool::new(false),
         refused: Mutex::default(),
         skips_dir_syncs: AtomicBool::new(false),
         refused_swaps: Mutex::default(),

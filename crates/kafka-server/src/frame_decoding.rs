@@ -117,15 +117,18 @@ impl Shard {
             if let Some(quotas) = &quotas {
                 count_request_time(quotas, self.env.me(), STEP_UNITS.into(), io.clock.now_ms);
             }
-            match request.step(body) {
-                Ok(true) => return Decoded::Long(request),
-                Ok(false) => {}
-                Err(error) => {
-                    io.discard(request);
-                    let what = handlers::malformed(header.api_key, header.api_version, &error);
-                    self.refuse(io, id, &what);
-                    return Decoded::Refused;
-                }
+            let outcome = request.step(body);
+            let refusal = match &outcome {
+                Ok(_) => handlers::too_long(header.api_key, request.elements()),
+                Err(error) => Some(handlers::malformed(header.api_key, header.api_version, error)),
+            };
+            if let Some(what) = refusal {
+                io.discard(request);
+                self.refuse(io, id, &what);
+                return Decoded::Refused;
+            }
+            if outcome == Ok(true) {
+                return Decoded::Long(request);
             }
             if io.is_exhausted() {
                 let memory = self.env.memory().map(|memory| memory.requests.charge(request.array_bytes()));

@@ -87,6 +87,8 @@ pub struct ServedApi {
     /// What users should know about it, for the table in `docs/kafka.md`; usually empty.
     pub note: &'static str,
     runs_on: RunsOn,
+    /// Most elements of a request that is handled in one turn: those of all arrays, and one for 256 bytes of strings.
+    elements_max: usize,
     decode_and_handle: fn(&mut Shard, &mut Io<'_, Mail>, RequestContext, &[u8]),
     /// Begins to decode a long request.
     begin_long: fn(i16) -> Box<dyn LongRequest>,
@@ -109,14 +111,17 @@ impl ServedApi {
 }
 
 /// Declares [`SERVED`]. A line has the handler's module, the request, the type to decode it as if that is another one,
-/// the shard that the handler runs on, and the note for `docs/kafka.md`.
+/// the shard that the handler runs on, the most elements of a request unless long ones are handled in parts, and the
+/// note for `docs/kafka.md`.
 macro_rules! serve {
-    ($($module:ident::$request:ident $(as $decoded:ty)? => $runs_on:ident $(, $note:literal)?;)*) => {
+    ($($module:ident::$request:ident $(as $decoded:ty)? => $runs_on:ident
+        $(<= $elements_max:literal)? $(, $note:literal)?;)*) => {
         /// All APIs that the broker serves, ordered by key.
         pub static SERVED: &[ServedApi] = &[$(ServedApi {
             api: Api::of::<api::$module::$request>(),
             note: concat!($($note)?),
             runs_on: RunsOn::$runs_on,
+            elements_max: limit!($($elements_max)?),
             decode_and_handle: |shard, io, call, body| {
                 match <first!($($decoded,)? api::$module::$request)>::decode(&mut Reader::new(body), call.version) {
                     Ok(request) => $module::handle(shard, io, call, request),
@@ -143,6 +148,16 @@ macro_rules! handle_long {
     };
 }
 
+/// The most elements of a request.
+macro_rules! limit {
+    () => {
+        usize::MAX
+    };
+    ($elements_max:literal) => {
+        $elements_max
+    };
+}
+
 /// The first of one or two types.
 macro_rules! first {
     ($first:ty $(, $second:ty)?) => {
@@ -153,18 +168,18 @@ macro_rules! first {
 serve! {
     produce::ProduceRequest as ProduceRequestRef<'_> => Connection,
         "announced from 0 because librdkafka infers missing features from a higher minimum; 0 to 2 are not served";
-    fetch::FetchRequest => Connection;
+    fetch::FetchRequest => Connection <= 50_000;
     list_offsets::ListOffsetsRequest => Connection;
     metadata::MetadataRequest => Connection;
     offset_commit::OffsetCommitRequest => Controller;
     offset_fetch::OffsetFetchRequest => Controller;
     find_coordinator::FindCoordinatorRequest => Connection;
-    join_group::JoinGroupRequest => Controller;
+    join_group::JoinGroupRequest => Controller <= 10_000;
     heartbeat::HeartbeatRequest => Controller;
     leave_group::LeaveGroupRequest => Controller;
     sync_group::SyncGroupRequest => Controller;
     describe_groups::DescribeGroupsRequest => Controller;
-    list_groups::ListGroupsRequest => Controller;
+    list_groups::ListGroupsRequest => Controller <= 10_000;
     sasl_handshake::SaslHandshakeRequest => Connection;
     api_versions::ApiVersionsRequest => Connection;
     create_topics::CreateTopicsRequest => Controller;
@@ -175,41 +190,49 @@ serve! {
     add_partitions_to_txn::AddPartitionsToTxnRequest => Controller, "from 4 on between brokers only";
     add_offsets_to_txn::AddOffsetsToTxnRequest => Controller;
     end_txn::EndTxnRequest => Controller;
-    write_txn_markers::WriteTxnMarkersRequest => Connection,
+    write_txn_markers::WriteTxnMarkersRequest => Connection <= 10_000,
         "between brokers; served for tools that abort hanging transactions";
     txn_offset_commit::TxnOffsetCommitRequest => Controller;
     describe_acls::DescribeAclsRequest => Connection;
-    create_acls::CreateAclsRequest => Connection;
-    delete_acls::DeleteAclsRequest => Connection;
+    create_acls::CreateAclsRequest => Connection <= 4_000;
+    delete_acls::DeleteAclsRequest => Connection <= 4_000;
     describe_configs::DescribeConfigsRequest => Connection;
     alter_configs::AlterConfigsRequest => Controller, "topics only";
-    alter_replica_log_dirs::AlterReplicaLogDirsRequest => Connection, "one directory";
-    describe_log_dirs::DescribeLogDirsRequest => Connection, "one directory";
+    alter_replica_log_dirs::AlterReplicaLogDirsRequest => Connection <= 20_000, "one directory";
+    describe_log_dirs::DescribeLogDirsRequest => Connection <= 20_000, "one directory";
     sasl_authenticate::SaslAuthenticateRequest => Connection;
     create_partitions::CreatePartitionsRequest => Controller;
     delete_groups::DeleteGroupsRequest => Controller;
-    elect_leaders::ElectLeadersRequest => Connection, "nothing to elect";
+    elect_leaders::ElectLeadersRequest => Connection <= 20_000, "nothing to elect";
     incremental_alter_configs::IncrementalAlterConfigsRequest => Controller, "topics only";
     alter_partition_reassignments::AlterPartitionReassignmentsRequest => Connection, "no reassignment possible";
-    list_partition_reassignments::ListPartitionReassignmentsRequest => Connection, "always empty";
+    list_partition_reassignments::ListPartitionReassignmentsRequest => Connection <= 20_000, "always empty";
     offset_delete::OffsetDeleteRequest => Controller;
-    describe_client_quotas::DescribeClientQuotasRequest => Connection;
-    alter_client_quotas::AlterClientQuotasRequest => Connection;
-    describe_user_scram_credentials::DescribeUserScramCredentialsRequest => Connection;
-    alter_user_scram_credentials::AlterUserScramCredentialsRequest => Connection;
+    describe_client_quotas::DescribeClientQuotasRequest => Connection <= 4_000;
+    alter_client_quotas::AlterClientQuotasRequest => Connection <= 4_000;
+    describe_user_scram_credentials::DescribeUserScramCredentialsRequest => Connection <= 4_000;
+    alter_user_scram_credentials::AlterUserScramCredentialsRequest => Connection <= 4_000;
     describe_quorum::DescribeQuorumRequest => Connection, "one voter";
     describe_cluster::DescribeClusterRequest => Connection, "one node";
     describe_producers::DescribeProducersRequest => Connection;
     describe_transactions::DescribeTransactionsRequest => Controller;
-    list_transactions::ListTransactionsRequest => Controller;
+    list_transactions::ListTransactionsRequest => Controller <= 10_000;
     list_config_resources::ListConfigResourcesRequest => Connection;
-    describe_topic_partitions::DescribeTopicPartitionsRequest => Connection, "up to 2,000 partitions per page";
+    describe_topic_partitions::DescribeTopicPartitionsRequest => Connection <= 50_000, "up to 2,000 partitions per page";
 }
 
 /// Begins to decode a long request; `None` if it is not served.
 pub(crate) fn begin_long(api_key: i16, version: i16) -> Option<Box<dyn LongRequest>> {
     let served = ServedApi::find(api_key).filter(|served| served.api.versions.contains(&version))?;
     Some((served.begin_long)(version))
+}
+
+/// Why the connection of a request is closed that has more elements than may be handled in one turn; `None` if it has
+/// not.
+pub(crate) fn too_long(api_key: i16, elements: usize) -> Option<String> {
+    let served = ServedApi::find(api_key).filter(|served| elements > served.elements_max)?;
+    let ServedApi { api, elements_max, .. } = served;
+    Some(format!("{} with more than {elements_max} elements", api.name))
 }
 
 /// Why the connection of a malformed request is closed.

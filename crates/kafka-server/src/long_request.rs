@@ -24,6 +24,9 @@ pub(crate) trait LongRequest: Any + Debug + Send {
     /// The body is malformed.
     fn step(&mut self, body: &[u8]) -> Result<bool, DecodeError>;
 
+    /// Elements that were decoded, except those of the last step.
+    fn elements(&self) -> usize;
+
     /// Memory of what is decoded, besides the bytes of its strings.
     fn array_bytes(&self) -> usize;
 }
@@ -32,12 +35,14 @@ pub(crate) trait LongRequest: Any + Debug + Send {
 #[derive(Debug)]
 struct Decoding<R> {
     decoder: Decoder<R>,
+    /// Elements of all steps but the last one.
+    elements: usize,
     decoded: Option<R>,
 }
 
 /// Begins to decode a request.
 pub(crate) fn begin<R: Request + Send + 'static>(version: i16) -> Box<dyn LongRequest> {
-    Box::new(Decoding { decoder: Decoder::<R>::new(version), decoded: None })
+    Box::new(Decoding { decoder: Decoder::<R>::new(version), elements: 0, decoded: None })
 }
 
 /// The decoded request, of the type with which it was begun; `None` if it is not complete.
@@ -49,7 +54,14 @@ pub(crate) fn take<R: Request + Send + 'static>(request: Box<dyn LongRequest>) -
 impl<R: Request + Send + 'static> LongRequest for Decoding<R> {
     fn step(&mut self, body: &[u8]) -> Result<bool, DecodeError> {
         self.decoded = self.decoder.step(body, STEP_ELEMENTS)?;
+        if self.decoded.is_none() {
+            self.elements += STEP_ELEMENTS;
+        }
         Ok(self.decoded.is_some())
+    }
+
+    fn elements(&self) -> usize {
+        self.elements
     }
 
     fn array_bytes(&self) -> usize {

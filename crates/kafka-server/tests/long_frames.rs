@@ -5,15 +5,26 @@ mod kit;
 
 use kit::turns::{ask_in_parts, check_shard, check_turn, turns_until};
 use kit::{Broker, batch, frame, produce_request};
-use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::add_partitions_to_txn::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
 };
+use mainstem_kafka::api::alter_client_quotas::{AlterClientQuotasRequest, AlterEntry};
 use mainstem_kafka::api::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
 };
+use mainstem_kafka::api::alter_replica_log_dirs::{
+    AlterReplicaLogDir, AlterReplicaLogDirTopic, AlterReplicaLogDirsRequest,
+};
+use mainstem_kafka::api::alter_user_scram_credentials::{
+    AlterUserScramCredentialsRequest, ScramCredentialDeletion,
+};
+use mainstem_kafka::api::create_acls::{AclCreation, CreateAclsRequest};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use mainstem_kafka::api::delete_acls::{DeleteAclsFilter, DeleteAclsRequest};
 use mainstem_kafka::api::describe_groups::DescribeGroupsRequest;
+use mainstem_kafka::api::describe_log_dirs::{DescribableLogDirTopic, DescribeLogDirsRequest};
+use mainstem_kafka::api::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
+use mainstem_kafka::api::elect_leaders::{ElectLeadersRequest, TopicPartitions};
 use mainstem_kafka::api::find_coordinator::FindCoordinatorRequest;
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -21,6 +32,7 @@ use mainstem_kafka::api::incremental_alter_configs::{
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::leave_group::{LeaveGroupRequest, MemberIdentity};
 use mainstem_kafka::api::list_groups::ListGroupsRequest;
+use mainstem_kafka::api::list_transactions::ListTransactionsRequest;
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic};
 use mainstem_kafka::api::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -32,6 +44,10 @@ use mainstem_kafka::api::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use mainstem_kafka::api::write_txn_markers::{
+    WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
+};
+use mainstem_kafka::{ErrorCode, Request};
 
 /// Items of a long request.
 const ITEMS: usize = 20_000;
@@ -110,6 +126,72 @@ fn a_long_request_may_be_malformed_or_its_connection_may_close() {
     broker.run();
     let client = broker.connect(0);
     assert_eq!(broker.ask(client, 5, &request).groups.len(), ITEMS);
+}
+
+/// The connection of a request with too many elements is closed, and one with many is answered.
+fn check_limit<R: Request>(version: i16, fits: &R, exceeds: &R) {
+    let mut broker = Broker::new(1);
+    let (client, other) = (broker.connect(0), broker.connect(0));
+    broker.ask(client, version, fits);
+    assert!(broker.is_open(client));
+    let bytes = frame(1, version, exceeds);
+    broker.send_bytes(client, &bytes);
+    broker.run();
+    assert!(!broker.is_open(client), "{} has no limit", std::any::type_name::<R>());
+    broker.ask(other, 0, &ListGroupsRequest::default());
+}
+
+/// Requests that are not handled in parts are refused if they have too many elements for a turn.
+#[test]
+fn requests_of_one_turn_have_a_limit() {
+    const FITS: usize = 2_000;
+    const EXCEEDS: usize = 60_000;
+    let partitions = |count: usize| (0..count as i32).collect::<Vec<_>>();
+    let groups = |count| ListGroupsRequest { states_filter: names(count), ..Default::default() };
+    check_limit(5, &groups(FITS), &groups(EXCEEDS));
+    let transactions = |count| ListTransactionsRequest { state_filters: names(count), ..Default::default() };
+    check_limit(2, &transactions(FITS), &transactions(EXCEEDS));
+    let markers = |count| {
+        let topic = WritableTxnMarkerTopic { name: "t".into(), partition_indexes: partitions(count) };
+        let marker = WritableTxnMarker { topics: vec![topic], ..Default::default() };
+        WriteTxnMarkersRequest { markers: vec![marker] }
+    };
+    check_limit(1, &markers(FITS), &markers(EXCEEDS));
+    let logs = |count| {
+        let topic = DescribableLogDirTopic { topic: "t".into(), partitions: partitions(count) };
+        DescribeLogDirsRequest { topics: Some(vec![topic]) }
+    };
+    check_limit(4, &logs(FITS), &logs(EXCEEDS));
+    let moves = |count| {
+        let topic = AlterReplicaLogDirTopic { name: "t".into(), partitions: partitions(count) };
+        let dir = AlterReplicaLogDir { path: "/".into(), topics: vec![topic] };
+        AlterReplicaLogDirsRequest { dirs: vec![dir] }
+    };
+    check_limit(2, &moves(FITS), &moves(EXCEEDS));
+    let leaders = |count| {
+        let topic = TopicPartitions { topic: "t".into(), partitions: partitions(count) };
+        ElectLeadersRequest { topic_partitions: Some(vec![topic]), ..Default::default() }
+    };
+    check_limit(2, &leaders(FITS), &leaders(EXCEEDS));
+    let pages = |count| {
+        let topics = names(count).into_iter().map(|name| TopicRequest { name });
+        DescribeTopicPartitionsRequest { topics: topics.collect(), ..Default::default() }
+    };
+    check_limit(0, &pages(FITS), &pages(EXCEEDS));
+    let acls = |count| CreateAclsRequest { creations: vec![AclCreation::default(); count] };
+    check_limit(3, &acls(FITS), &acls(EXCEEDS));
+    let filters = |count| DeleteAclsRequest { filters: vec![DeleteAclsFilter::default(); count] };
+    check_limit(3, &filters(FITS), &filters(EXCEEDS));
+    let quotas = |count| AlterClientQuotasRequest {
+        entries: vec![AlterEntry::default(); count],
+        ..Default::default()
+    };
+    check_limit(1, &quotas(FITS), &quotas(EXCEEDS));
+    let users = |count| {
+        let deletions = vec![ScramCredentialDeletion::default(); count];
+        AlterUserScramCredentialsRequest { deletions, ..Default::default() }
+    };
+    check_limit(0, &users(FITS), &users(EXCEEDS));
 }
 
 #[test]

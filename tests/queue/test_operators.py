@@ -2,11 +2,14 @@
 
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 import httpx
 import paho.mqtt.client as paho
 from confluent_kafka import Consumer, Producer, TopicPartition
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker import binary
@@ -169,3 +172,36 @@ def test_metrics_of_protocols(broker_process, operations, unique):
     client.disconnect()
     client.loop_stop()
     eventually(lambda: grown()["mainstem_mqtt_sessions"] == 0, "the session has ended")
+
+
+def test_metrics_of_losses_and_of_the_disk(broker_process, operations, unique):
+    before = metrics(operations.url)
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=unique, protocol=paho.MQTTv5)
+    properties = Properties(PacketTypes.CONNECT)
+    properties.MaximumPacketSize = 200
+    client.connect(broker_process.mqtt.host, broker_process.mqtt.port, properties=properties)
+    subscribed = threading.Event()
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.loop_start()
+    client.subscribe(f"{unique}/#", qos=1)
+    assert subscribed.wait(DEADLINE_S)
+    publisher = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    publisher.connect(broker_process.mqtt.host, broker_process.mqtt.port)
+    publisher.loop_start()
+    # Too large for the subscriber, and retained on disk.
+    for number in range(3):
+        publisher.publish(f"{unique}/{number}", "x" * 300, qos=1, retain=True).wait_for_publish(DEADLINE_S)
+
+    def grown():
+        values = metrics(operations.url)
+        return {name: value - before.get(name, 0) for name, value in values.items()}
+
+    dropped = 'mainstem_mqtt_publishes_dropped_total{reason="too_large"}'
+    expected = {dropped: 3, "mainstem_mqtt_retained_messages": 3}
+    eventually(lambda: {name: grown()[name] for name in expected} == expected, expected)
+    values = grown()
+    assert values["mainstem_mqtt_retained_bytes"] > 900
+    commits = [name for name in values if name.startswith("mainstem_commit_duration_seconds_count")]
+    assert sum(values[name] for name in commits) >= 1
+    publisher.disconnect()
+    client.disconnect()

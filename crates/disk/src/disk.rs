@@ -27,3 +27,20 @@ pub(crate) struct Disk {
     /// Why the last log could not be created, until one is.
     pub(crate) creation_failure: Option<Error>,
 }
+
+impl Disk {
+    pub(crate) fn new(fs: Arc<dyn Fs>, settings: Settings, queue: Arc<CommitQueue>) -> Self {
+        let (next_files, open_files) = NextFiles::within(settings.open_files);
+        Self {
+            files: Files::new(fs.clone(), open_files),
+            indexes: Recent::new(settings.indexes),
+            fs,
+            settings,
+            group: Group::default(),
+            queue,
+            next_files,
+            held_bytes: 0,
+            creation_failure: None,
+        }
+    }
+}

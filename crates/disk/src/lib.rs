@@ -112,6 +112,6 @@ mod writer;
 pub use fs::{File, Fs, Mode, RealFs};
 pub use read::FileRange;
 pub use repair::repair;
-pub use settings::{Committer, Decompress, Settings};
+pub use settings::{Committer, Decompress, OnCommitted, Settings};
 pub use store::SegmentStore;
 pub use verify::{Finding, FindingKind, Report, Severity, verify};

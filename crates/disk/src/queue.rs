@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use mainstem_log::LogId;
 
@@ -20,7 +21,7 @@ use crate::commit::Syncer;
 use crate::directories::Directories;
 use crate::group::Group;
 use crate::report::Report;
-use crate::settings::Committer;
+use crate::settings::{Committer, OnCommitted};
 
 /// The shard's end of the queue.
 pub(crate) struct CommitQueue {
@@ -40,6 +41,7 @@ struct Shared {
     slow_work: Condvar,
     /// Signaled when the committer has no more work, or has done what was urgent.
     idle: Condvar,
+    on_committed: Option<OnCommitted>,
 }
 
 /// What is done before everything else.
@@ -73,7 +75,11 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
 }
 
 impl CommitQueue {
-    pub(crate) fn start(syncer: Syncer, committer: Committer) -> io::Result<Self> {
+    pub(crate) fn start(
+        syncer: Syncer,
+        committer: Committer,
+        on_committed: Option<OnCommitted>,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             has_report: AtomicBool::new(false),
@@ -81,6 +87,7 @@ impl CommitQueue {
             work: Condvar::new(),
             slow_work: Condvar::new(),
             idle: Condvar::new(),
+            on_committed,
         });
         let mut queue = Self { shared, threads: Vec::new() };
         if let Committer::Thread { wake } = committer {
@@ -213,7 +220,11 @@ impl Shared {
                 Some(Urgent { log }) => backlog.take_urgent(log),
                 None => backlog.take_plain(),
             };
+            let began = (!group.acks.is_empty()).then(Instant::now);
             let (acks, deferred) = syncer.run(group);
+            if let (Some(began), Some(on_committed)) = (began, &self.on_committed) {
+                on_committed(began.elapsed());
+            }
             let (broken, refused) = (syncer.newly_broken(), syncer.refused_names.take_unreported());
             self.deliver(Report { acks, broken, refused, ..Report::default() }, wake);
             self.deliver(syncer.run_deferred(deferred), wake);

@@ -1,8 +1,8 @@
 //! The replacement of segments by a compacted one, in the files.
 //!
 //! Once the name of the compacted segment lists those that it replaces, and is durable, recovery can finish the
-//! replacement. So a crash at any point leaves all of the old segments or the new one. The log is read from the old ones
-//! until the committer reports that they are replaced; whoever reads keeps their files open.
+//! replacement. So a crash at any point leaves all of the old segments or the new one. The log is read from the old
+//! ones until the committer reports that they are replaced; whoever reads keeps their files open.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,12 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstem_log::Compression;
 
 /// Decompresses the records of a batch. Returns `None` if the codec is not supported, the data is malformed, or the
 /// output exceeds the function's limit.
 pub type Decompress = Arc<dyn Fn(Compression, &[u8]) -> Option<Vec<u8>> + Send + Sync>;
+
+/// Learns how long commits take.
+pub type OnCommitted = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// Settings of a store; all bounds apply to all its logs together.
 #[derive(Clone)]
@@ -31,6 +35,9 @@ pub struct Settings {
     /// newest segment instead of a system call. If the disk fails, or another process truncates a segment, the process
     /// ends with SIGBUS instead of an error. No effect on file systems other than ext4, XFS and tmpfs.
     pub mapped_writes: bool,
+    /// Called by the committer thread, for each group of appends to existing files, with the time that it took to make
+    /// them durable.
+    pub on_committed: Option<OnCommitted>,
     /// Decompressor for compaction and timestamp lookup. Without it, compaction copies compressed batches unchanged.
     pub decompress: Option<Decompress>,
 }
@@ -46,6 +53,7 @@ impl Default for Settings {
             indexes: 256,
             retention_check_ms: 0,
             mapped_writes: false,
+            on_committed: None,
             decompress: None,
         }
     }
@@ -62,6 +70,7 @@ impl fmt::Debug for Settings {
             .field("indexes", &self.indexes)
             .field("retention_check_ms", &self.retention_check_ms)
             .field("mapped_writes", &self.mapped_writes)
+            .field("on_committed", &self.on_committed.is_some())
             .field("decompress", &self.decompress.is_some())
             .finish()
     }

@@ -20,12 +20,9 @@ use crate::commit::Syncer;
 use crate::directories::remove_dir;
 use crate::disk::Disk;
 use crate::failure::{Failure, store_error};
-use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
-use crate::group::Group;
 use crate::journal::{self, Journal};
 use crate::name;
-use crate::next_file::NextFiles;
 use crate::queue::CommitQueue;
 use crate::read::FileRange;
 use crate::redo::redo;
@@ -137,22 +134,9 @@ impl SegmentStore {
             known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| (name, 0)).collect();
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
-        let queue = Arc::new(CommitQueue::start(syncer, committer)?);
-        let (next_files, open_files) = NextFiles::within(settings.open_files);
-        let files = Files::new(fs.clone(), open_files);
+        let queue = Arc::new(CommitQueue::start(syncer, committer, settings.on_committed.clone())?);
         let checkpoint_bytes = settings.checkpoint_bytes;
-        let indexes = Recent::new(settings.indexes);
-        let disk = Disk {
-            fs,
-            settings,
-            files,
-            indexes,
-            group: Group::default(),
-            queue: queue.clone(),
-            next_files,
-            held_bytes: 0,
-            creation_failure: None,
-        };
+        let disk = Disk::new(fs, settings, queue.clone());
         Ok(Self {
             dir,
             disk,

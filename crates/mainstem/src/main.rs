@@ -19,6 +19,7 @@
 //! | `check.rs` | `mainstem verify` and `mainstem repair` |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
 //! | `security.rs` | users and rules: their section, their directory |
+//! | `commit_times.rs` | how long commits take, as a metric |
 //! | `memory.rs` | the memory budget of the process |
 //! | `process_metrics.rs` | metrics of the process; the reference page of all metrics |
 //! | `operations.rs` | the broker behind the HTTP API |
@@ -27,6 +28,7 @@
 mod bindings;
 mod check;
 mod cli;
+mod commit_times;
 mod config;
 mod descriptors;
 mod health_store;

@@ -16,6 +16,7 @@ use mainstem_security::SecurityHost;
 use serde_json::{Map, Value};
 
 use crate::bindings::BindingManager;
+use crate::commit_times::CommitTimes;
 use crate::config::{Config, HttpConfig};
 use crate::health_store::FailingLogs;
 use crate::listener_section::{ListenerProtocol, ListenerSection};
@@ -33,6 +34,7 @@ struct ApiBroker {
     mqtt: Arc<mainstem_mqtt_server::Shared>,
     kafka: Arc<mainstem_kafka_server::Shared>,
     failing_logs: FailingLogs,
+    commit_times: CommitTimes,
     bindings: Arc<BindingManager>,
     turn_times: Arc<TurnTimes>,
     security: Arc<dyn SecurityHost>,
@@ -86,6 +88,7 @@ impl Broker for ApiBroker {
         crate::process_metrics::write(text);
         self.mqtt.write_metrics(text);
         self.kafka.write_metrics(text);
+        self.commit_times.write(text);
     }
 
     fn security(&self) -> Option<Arc<dyn SecurityHost>> {
@@ -171,6 +174,7 @@ pub(crate) fn open(
         mqtt: Arc::clone(&shared.mqtt),
         kafka: Arc::clone(&shared.kafka),
         failing_logs: shared.failing_logs.clone(),
+        commit_times: shared.commit_times.clone(),
         bindings,
         turn_times,
         security: Arc::clone(&shared.security),

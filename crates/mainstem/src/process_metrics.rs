@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mainstem_metrics::{Exposition, Metric, describe};
 
+use crate::commit_times::COMMITS;
+
 const BUILD: Metric =
     Metric::gauge("mainstem_build_info", &["version"], "1, with the version of the broker as a label.");
 const START: Metric =
@@ -74,11 +76,12 @@ last turn: counting costs a shard an addition, and a scrape costs it nothing. Wi
 ";
 
 /// All metrics, by the section of the reference page.
-fn sections() -> [(&'static str, Vec<Metric>); 4] {
+fn sections() -> [(&'static str, Vec<Metric>); 5] {
     [
         ("MQTT", mainstem_mqtt_server::metrics::metrics().collect()),
         ("Kafka", mainstem_kafka_server::metrics::metrics().collect()),
         ("Work queues, memory, turns, quotas", mainstem_admin::metrics()),
+        ("Disk", vec![COMMITS]),
         ("Process", vec![BUILD, START, CPU, OPEN_FILES, MAX_FILES]),
     ]
 }

@@ -25,6 +25,7 @@ use signal_hook::iterator::Signals;
 
 use crate::bindings::{BindingManager, BindingTargets};
 use crate::cli::ServeArgs;
+use crate::commit_times::CommitTimes;
 use crate::config::Config;
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
@@ -216,6 +217,7 @@ fn shared_state(
         bindings: BindingTable::new(declared.bindings),
         retention_check_ms: config.kafka.retention_check_interval_ms,
         failing_logs: FailingLogs::default(),
+        commit_times: CommitTimes::default(),
         security,
     };
     let unknown_user_secret = security::unknown_user_secret(Path::new(&config.server.data))?;

@@ -18,6 +18,7 @@ use mainstem_node::{BindingTable, ShardService};
 use mainstem_runtime::{Clock, FileBytes, Wake};
 use mainstem_security::SecurityHost;
 
+use crate::commit_times::CommitTimes;
 use crate::health_store::{FailingLogs, HealthTrackingStore};
 
 /// Directory of the stores in the data directory. Each store is a directory in it, named by its number.
@@ -63,6 +64,8 @@ pub(crate) struct SharedState {
     pub(crate) retention_check_ms: u64,
     /// Logs that cannot be written to.
     pub(crate) failing_logs: FailingLogs,
+    /// How long commits take.
+    pub(crate) commit_times: CommitTimes,
     /// Users and rules.
     pub(crate) security: Arc<dyn SecurityHost>,
 }
@@ -98,6 +101,7 @@ pub(crate) fn restore(
                 })),
                 retention_check_ms: shared_state.retention_check_ms,
                 open_files: open_segments_max,
+                on_committed: Some(shared_state.commit_times.recorder(store_id)),
                 ..Settings::default()
             };
             let directory = root.join(store_id.to_string());

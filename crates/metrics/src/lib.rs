@@ -14,7 +14,11 @@
 //!
 //! The format is version 0.0.4 of the Prometheus text format.
 
+mod durations;
+
 use std::fmt::{Display, Write};
+
+pub use durations::Durations;
 
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -148,6 +152,12 @@ impl Family<'_> {
         self.line("_bucket", labels, Some("+Inf"), count);
         self.line("_sum", labels, None, sum);
         self.line("_count", labels, None, count);
+    }
+
+    /// Adds a histogram of durations, in seconds.
+    pub fn durations(&mut self, labels: &[&str], durations: &Durations) {
+        let (buckets, above, sum) = durations.read();
+        self.histogram(labels, buckets, above, sum);
     }
 
     fn line(&mut self, suffix: &str, values: &[&str], bound: Option<&str>, value: impl Display) {

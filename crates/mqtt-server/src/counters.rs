@@ -55,8 +55,24 @@ counters! {
     publish_received,
     /// PUBLISH packets sent.
     publish_sent,
-    /// Messages dropped: queue or window full, reader too slow, too large for the client, nobody left to get it.
-    publish_dropped,
+    /// Messages dropped because a queue was full: the client's, its session, or all queues together.
+    dropped_queue_full,
+    /// Messages at QoS 0 dropped because the client read too slowly.
+    dropped_slow_reader,
+    /// Messages at QoS 0 dropped because memory was short.
+    dropped_memory,
+    /// Messages dropped because the client takes no packets that large.
+    dropped_too_large,
+    /// Messages dropped because the rules did not allow to publish or to receive them.
+    dropped_not_allowed,
+    /// Messages dropped because they had expired.
+    dropped_expired,
+    /// Messages of shared subscriptions dropped because nobody was left to get them.
+    dropped_no_receiver,
+    /// Messages dropped because the broker could not take them: disk, memory, a quota, or what they were published to.
+    dropped_refused,
+    /// Messages of queues dropped because they could not be read from the disk.
+    dropped_unreadable,
     /// Payload bytes of PUBLISH packets received.
     publish_bytes_received,
     /// Payload bytes of PUBLISH packets sent.
@@ -93,7 +109,89 @@ counters! {
     socket_writes,
 }
 
+/// Why a message was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// A queue was full: the client's, its session, or all queues together.
+    QueueFull,
+    /// The client read too slowly, at QoS 0.
+    SlowReader,
+    /// Memory was short, at QoS 0.
+    Memory,
+    /// The client takes no packets that large.
+    TooLarge,
+    /// The rules do not allow to publish or to receive it.
+    NotAllowed,
+    /// It has expired.
+    Expired,
+    /// Nobody is left of a shared subscription.
+    NoReceiver,
+    /// The broker could not take it: disk, memory, a quota, or what it was published to.
+    Refused,
+    /// It cannot be read from the disk.
+    Unreadable,
+}
+
+impl DropReason {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::QueueFull,
+        Self::SlowReader,
+        Self::Memory,
+        Self::TooLarge,
+        Self::NotAllowed,
+        Self::Expired,
+        Self::NoReceiver,
+        Self::Refused,
+        Self::Unreadable,
+    ];
+
+    /// Name, as a value of a metric's label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::SlowReader => "slow_reader",
+            Self::Memory => "memory",
+            Self::TooLarge => "too_large",
+            Self::NotAllowed => "not_allowed",
+            Self::Expired => "expired",
+            Self::NoReceiver => "no_receiver",
+            Self::Refused => "refused",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
 impl Counters {
+    /// Counts a message that was dropped.
+    pub(crate) fn count_dropped(&mut self, reason: DropReason) {
+        *self.dropped_mut(reason) += 1;
+    }
+
+    /// Messages dropped for a reason.
+    pub fn dropped_for(mut self, reason: DropReason) -> u64 {
+        *self.dropped_mut(reason)
+    }
+
+    /// Messages dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        DropReason::ALL.map(|reason| self.dropped_for(reason)).iter().sum()
+    }
+
+    fn dropped_mut(&mut self, reason: DropReason) -> &mut u64 {
+        match reason {
+            DropReason::QueueFull => &mut self.dropped_queue_full,
+            DropReason::SlowReader => &mut self.dropped_slow_reader,
+            DropReason::Memory => &mut self.dropped_memory,
+            DropReason::TooLarge => &mut self.dropped_too_large,
+            DropReason::NotAllowed => &mut self.dropped_not_allowed,
+            DropReason::Expired => &mut self.dropped_expired,
+            DropReason::NoReceiver => &mut self.dropped_no_receiver,
+            DropReason::Refused => &mut self.dropped_refused,
+            DropReason::Unreadable => &mut self.dropped_unreadable,
+        }
+    }
+
     /// Counts a PUBLISH that was sent, with its payload.
     #[inline]
     pub(crate) fn count_publish_sent(&mut self, payload_bytes: usize) {

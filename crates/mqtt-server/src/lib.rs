@@ -16,7 +16,8 @@
 //! - A publish is matched once, where it arrives; each other shard with subscribers gets one message.
 //! - A subscription is visible to every shard before its SUBACK is written.
 //! - Messages of one publisher to one topic reach each subscriber in order.
-//! - Every dropped message counts in `publish_dropped`; the log has one line per client until its queue is empty again.
+//! - Every dropped message counts by its [reason](DropReason); the log has one line per client until its queue is empty
+//!   again.
 //! - An acknowledgement is sent when what it promises is durable, and in the order of the requests.
 //! - A message is published, subscribed to and delivered only if the rules of its session allow it.
 //! - Everything that clients can make grow is bounded by [`MqttConfig`].
@@ -100,7 +101,7 @@ mod wills;
 pub use bridge::{BridgePublish, Sink, SinkMessage, SinkOutcome, SinkTicket, user_properties};
 pub use broker_state::{Mail, Shared};
 pub use config::{Durability, MqttConfig, QueueOverflow, QuotaPolicy, Redirect};
-pub use counters::Counters;
+pub use counters::{Counters, DropReason};
 pub use queue_consumers::{QueueDelivery, QueueGroup, QueueRequest, queue_of};
 pub use session_host::Restored;
 pub use shard::{Shard, settle_origins};

@@ -6,9 +6,32 @@
 use mainstem_metrics::{Exposition, Metric, Reading};
 
 use crate::broker_state::Shared;
-use crate::counters::Counters;
+use crate::counters::{Counters, DropReason};
+use crate::retained::RetainedSize;
 
-static READINGS: [Reading<Counters>; 24] = [
+const DROPPED: Metric = Metric::counter(
+    "mainstem_mqtt_publishes_dropped_total",
+    &["reason"],
+    "Messages dropped, by reason: `queue_full` (the client's, its session, or all queues), `slow_reader` and `memory` (at \
+     QoS 0), `too_large` (for the client), `not_allowed`, `expired`, `no_receiver` (shared subscription without \
+     members), `refused` (by the broker), `unreadable` (from disk).",
+);
+
+static RETAINED: [Reading<RetainedSize>; 2] = [
+    Reading::new(Metric::gauge("mainstem_mqtt_retained_messages", &[], "Retained messages."), |retained| {
+        retained.messages
+    }),
+    Reading::new(
+        Metric::gauge(
+            "mainstem_mqtt_retained_bytes",
+            &[],
+            "Size of the retained messages, with topics and properties.",
+        ),
+        |retained| retained.bytes,
+    ),
+];
+
+static READINGS: [Reading<Counters>; 23] = [
     Reading::new(
         Metric::gauge("mainstem_mqtt_connections", &[], "Open connections, before and after CONNECT."),
         |all| all.connections,
@@ -62,15 +85,6 @@ static READINGS: [Reading<Counters>; 24] = [
     Reading::new(
         Metric::counter("mainstem_mqtt_publishes_sent_total", &[], "PUBLISH packets sent."),
         |all| all.publish_sent,
-    ),
-    Reading::new(
-        Metric::counter(
-            "mainstem_mqtt_publishes_dropped_total",
-            &[],
-            "Messages dropped: queue or window full, reader too slow, too large for the client, not allowed, or nobody left \
-         to get it.",
-        ),
-        |all| all.publish_dropped,
     ),
     Reading::new(
         Metric::counter(
@@ -136,12 +150,22 @@ static READINGS: [Reading<Counters>; 24] = [
 
 /// All metrics of the MQTT server.
 pub fn metrics() -> impl Iterator<Item = Metric> {
-    READINGS.iter().map(|reading| reading.metric)
+    READINGS
+        .iter()
+        .map(|reading| reading.metric)
+        .chain([DROPPED])
+        .chain(RETAINED.iter().map(|reading| reading.metric))
 }
 
 impl Shared {
     /// Writes the metrics of all shards, each as of the end of its last turn.
     pub fn write_metrics(&self, text: &mut Exposition) {
-        text.read(&READINGS, &self.counters());
+        let counters = self.counters();
+        text.read(&READINGS, &counters);
+        let mut dropped = text.begin(&DROPPED);
+        for reason in DropReason::ALL {
+            dropped.value(&[reason.name()], counters.dropped_for(reason));
+        }
+        text.read(&RETAINED, &self.retained.size());
     }
 }

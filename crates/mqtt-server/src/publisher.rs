@@ -19,6 +19,7 @@ use mainstem_topic::{check_name, level_count};
 
 use crate::bridge::{Bridge, Sink};
 use crate::broker_state::{Mail, Shared};
+use crate::counters::DropReason;
 use crate::handled::{Handled, Next, ProtocolError};
 use crate::message::{Content, Message, MessagePool, SessionKey};
 use crate::pending_acks::{AckCondition, AckKind, AckToken};
@@ -121,13 +122,13 @@ impl Publisher {
         }
         // A client of 3.x cannot be told: its message is acknowledged and dropped, as by mosquitto.
         if topic.starts_with("$SYS/") || !host.may_publish(slot, topic) {
-            host.counters_mut().publish_dropped += 1;
+            host.counters_mut().count_dropped(DropReason::NotAllowed);
             host.answer_publish(io, slot, publish, ReasonCode::NotAuthorized);
             return Ok(Next::Packet);
         }
         let is_of_queue = is_of_queue(topic);
         if is_of_queue && queue_of(topic).is_none() {
-            host.counters_mut().publish_dropped += 1;
+            host.counters_mut().count_dropped(DropReason::Refused);
             if !is_v5 && publish.qos > QoS::AtMostOnce {
                 return Err(ProtocolError::new(
                     ReasonCode::TopicNameInvalid,
@@ -147,7 +148,7 @@ impl Publisher {
         };
         // A client that can be told gets the error before anybody gets a message that it may send again.
         if is_v5 && publish.qos > QoS::AtMostOnce && !self.can_retain(&content) {
-            host.counters_mut().publish_dropped += 1;
+            host.counters_mut().count_dropped(DropReason::Refused);
             host.answer_publish(io, slot, publish, ReasonCode::QuotaExceeded);
             return Ok(Next::Packet);
         }
@@ -274,7 +275,7 @@ impl Publisher {
         let Some(will) = will else { return (None, 0) };
         if !host.may_publish_will(slot, will.message.topic()) {
             // Users or rules have changed since CONNECT.
-            host.counters_mut().publish_dropped += 1;
+            host.counters_mut().count_dropped(DropReason::NotAllowed);
             return (Some(will), 0);
         }
         let mut properties = will.message.properties(0);

@@ -17,7 +17,7 @@ const LOADS: [Load; 8] = [
     ("messages/sent", |counters| counters.messages_sent),
     ("publish/received", |counters| counters.publish_received),
     ("publish/sent", |counters| counters.publish_sent),
-    ("publish/dropped", |counters| counters.publish_dropped),
+    ("publish/dropped", |counters| counters.dropped()),
     ("bytes/received", |counters| counters.bytes_received),
     ("bytes/sent", |counters| counters.bytes_sent),
     ("sockets", |counters| counters.connections_accepted),
@@ -53,7 +53,7 @@ impl Sys {
         add("bytes/sent", now.bytes_sent);
         add("publish/messages/received", now.publish_received);
         add("publish/messages/sent", now.publish_sent);
-        add("publish/messages/dropped", now.publish_dropped);
+        add("publish/messages/dropped", now.dropped());
         add("publish/bytes/received", now.publish_bytes_received);
         add("publish/bytes/sent", now.publish_bytes_sent);
         add("subscriptions/count", now.subscriptions);

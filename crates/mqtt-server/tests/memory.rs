@@ -171,7 +171,7 @@ fn qos_0_is_queued_only_while_there_is_memory() {
         broker.publish(client, &publish(QoS::AtMostOnce, "t", b"1"));
         assert_eq!(broker.shared.counters().queued_messages, queued, "at {percent} %");
     }
-    assert_eq!(broker.shared.counters().publish_dropped, 1);
+    assert_eq!(broker.shared.counters().dropped(), 1);
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn properties_of_messages_of_a_session_count() {
         let used = broker.used_by("messages");
         assert!((limit - 2 * MIB..limit + 2 * MIB).contains(&used), "{used} bytes, offline: {is_offline}");
         asserts_accounts(&mut broker);
-        let dropped = broker.shared.counters().publish_dropped as usize;
+        let dropped = broker.shared.counters().dropped() as usize;
         let kept = limit / (LARGE_PAIRS * LARGE_PAIR_BYTES);
         assert!((LARGE_MESSAGES - kept..=LARGE_MESSAGES - kept + 1).contains(&dropped), "{dropped} dropped");
         let (_, reason) = broker.connect("receiver", Some(0));
@@ -456,5 +456,5 @@ fn messages_in_flight_make_room_for_the_next() {
         broker.turn();
         asserts_accounts(&mut broker);
     }
-    assert_eq!(broker.shared.counters().publish_dropped, 20);
+    assert_eq!(broker.shared.counters().dropped(), 20);
 }

@@ -12,7 +12,7 @@ use mainstem_mqtt::{PublishTemplate, QoS};
 use mainstem_runtime::{ConnId, Io, MemoryPressure, Output};
 
 use crate::config::{MqttConfig, QueueOverflow};
-use crate::counters::Counters;
+use crate::counters::{Counters, DropReason};
 use crate::message::Message;
 use crate::persistence::Persistence;
 use crate::pressure::{Level, Tally};
@@ -27,6 +27,19 @@ use crate::session::{Session, SessionExt, packet_id_of};
 
 /// First byte of a PUBREL: its type and the flags it must have [MQTT-3.6.1-1].
 const PUBREL: u8 = 0x62;
+
+/// Why a client does not get a message: as counted, and as logged.
+type Why = (DropReason, &'static str);
+
+/// The message is larger than the client's Maximum Packet Size.
+const TOO_LARGE: Why = (DropReason::TooLarge, "it takes no packets that large");
+const READS_SLOWLY: Why = (DropReason::SlowReader, "it reads too slowly");
+const REPLAY_FULL: Why = (DropReason::QueueFull, "it does not get on with the retained messages");
+const QUEUE_FULL: Why = (DropReason::QueueFull, "its queue is full");
+const SESSION_FULL: Why = (DropReason::QueueFull, "its session is full (mqtt.max_session_bytes)");
+const ALL_QUEUES_FULL: Why = (DropReason::QueueFull, "all queues together are full");
+const NO_MEMORY: Why = (DropReason::Memory, "memory is short (memory.max_bytes)");
+const UNREADABLE: Why = (DropReason::Unreadable, "a message of its queue cannot be read");
 
 /// What a shard needs to deliver messages to its sessions.
 #[derive(Debug)]
@@ -203,7 +216,7 @@ impl Deliveries {
         let (conn, qos0, topic) = (session.conn, offer.qos == QoS::AtMostOnce, offer.message.topic());
         if session.is_durable() && !offer.is_replayed && session.is_replayed_later(topic) {
             if session.is_retained_replay_full() {
-                self.drop_offer(session, offer, "it does not get on with the retained messages");
+                self.drop_offer(session, offer, REPLAY_FULL);
             } else {
                 self.deferred.push(offer.deferred(session.key.slot));
             }
@@ -225,7 +238,7 @@ impl Deliveries {
                 self.tally.count(Level::Urgent);
             }
             if qos0 {
-                self.drop_offer(session, offer, "it reads too slowly");
+                self.drop_offer(session, offer, READS_SLOWLY);
             } else {
                 self.enqueue(persistence, session, offer);
             }
@@ -240,7 +253,7 @@ impl Deliveries {
         let (template, naming) =
             self.templates.get(session.version, !qos0, offer.message, offer.ids, aliases);
         if template.packet_len() > session.packet_max as usize {
-            self.drop_offer(session, offer, "it takes no packets that large");
+            self.drop_offer(session, offer, TOO_LARGE);
             return;
         }
         let packet_id = if qos0 { 0 } else { put_into_window(session, persistence, offer, now_ms) };
@@ -271,12 +284,12 @@ impl Deliveries {
         if session.is_persistent() && (offer.qos != QoS::AtMostOnce || self.limits.queue_qos0) {
             self.enqueue(persistence, session, offer);
         } else if offer.group.is_some() {
-            self.counters.publish_dropped += 1;
+            self.counters.count_dropped(DropReason::NoReceiver);
             session.settle_group_message();
         }
     }
 
-    fn drop_offer(&mut self, session: &mut Session, offer: &Offer<'_>, why: &str) {
+    fn drop_offer(&mut self, session: &mut Session, offer: &Offer<'_>, why: Why) {
         if offer.group.is_some() {
             session.settle_group_message();
         }
@@ -286,11 +299,11 @@ impl Deliveries {
     fn enqueue(&mut self, persistence: &mut Persistence, session: &mut Session, offer: &Offer<'_>) {
         let size = offer.message.size() as u64;
         if self.queued_elsewhere + self.counters.queued_messages >= self.limits.total_max {
-            self.drop_offer(session, offer, "all queues together are full");
+            self.drop_offer(session, offer, ALL_QUEUES_FULL);
             return;
         }
         if offer.qos == QoS::AtMostOnce && self.pressure >= MemoryPressure::Moderate {
-            self.drop_offer(session, offer, "memory is short (memory.max_bytes)");
+            self.drop_offer(session, offer, NO_MEMORY);
             return;
         }
         loop {
@@ -298,8 +311,8 @@ impl Deliveries {
                 || session.queue.bytes() + size > self.limits.bytes_max;
             let why = match (is_full, session.has_room_in_queue(size, self.limits.session_bytes_max)) {
                 (false, true) => break,
-                (true, _) => "its queue is full",
-                (false, false) => "its session is full (mqtt.max_session_bytes)",
+                (true, _) => QUEUE_FULL,
+                (false, false) => SESSION_FULL,
             };
             let oldest = match self.limits.overflow {
                 QueueOverflow::DropOldest => session.queue.drop_oldest(),
@@ -368,8 +381,8 @@ impl Deliveries {
     }
 
     /// Counts a message that a client will not get, and says so once per spell.
-    fn count_drop(&mut self, session: &mut Session, why: &str) {
-        self.counters.publish_dropped += 1;
+    fn count_drop(&mut self, session: &mut Session, (reason, why): Why) {
+        self.counters.count_dropped(reason);
         if !session.drop_logged {
             session.drop_logged = true;
             log::warn!("client {:?} loses messages: {why}", session.client_id);
@@ -442,7 +455,7 @@ impl Deliveries {
                         settle_in_journal(persistence, session, &delivery);
                     }
                 }
-                self.count_drop(session, "it takes no packets that large");
+                self.count_drop(session, TOO_LARGE);
             }
         }
     }
@@ -457,7 +470,7 @@ impl Deliveries {
             self.backlog -= 1;
             self.counters.queued_messages -= 1;
             settle_in_journal(persistence, session, &delivery);
-            self.count_drop(session, "a message of its queue cannot be read");
+            self.count_drop(session, UNREADABLE);
         }
     }
 
@@ -508,9 +521,11 @@ impl Deliveries {
             self.templates.begin(&message, now_ms);
             let aliases = session.ext.as_ref().and_then(|ext| ext.aliases.as_ref());
             // The rules may have changed since it was queued.
-            if message.is_expired(now_ms) || session.may_no_longer_receive(message.topic()) {
+            let is_kept = || session.may_no_longer_receive(message.topic()).then_some(DropReason::NotAllowed);
+            let reason = message.is_expired(now_ms).then_some(DropReason::Expired).or_else(is_kept);
+            if let Some(reason) = reason {
                 session.settle(&delivery);
-                self.counters.publish_dropped += 1;
+                self.counters.count_dropped(reason);
                 settle_in_journal(persistence, session, &delivery);
                 continue;
             }
@@ -520,7 +535,7 @@ impl Deliveries {
             if template.packet_len() > session.packet_max as usize {
                 session.settle(&delivery);
                 settle_in_journal(persistence, session, &delivery);
-                self.count_drop(session, "it takes no packets that large");
+                self.count_drop(session, TOO_LARGE);
                 continue;
             }
             let (qos, flags) = (delivery.qos, Flags { dup: false, retain: delivery.retain });

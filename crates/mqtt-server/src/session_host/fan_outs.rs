@@ -5,8 +5,8 @@
 //! meanwhile (`shard/mod.rs` holds its input).
 //!
 //! A publish at QoS 1 or 2 is not divided: a journal has all of it or nothing, which recovery and a repeated publish
-//! rely on, and where no session is durable, a subscriber may still not be passed over. So nobody waits for the end of a
-//! divided fan-out.
+//! rely on, and where no session is durable, a subscriber may still not be passed over. So nobody waits for the end of
+//! a divided fan-out.
 
 use std::sync::Arc;
 

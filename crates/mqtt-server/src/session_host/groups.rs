@@ -13,6 +13,7 @@ use mainstem_runtime::Io;
 
 use super::SessionHost;
 use crate::broker_state::{GroupMail, Mail};
+use crate::counters::DropReason;
 use crate::groups::Group;
 use crate::message::{Message, SessionKey};
 use crate::pending_acks::AckToken;
@@ -54,8 +55,9 @@ impl SessionHost {
     ) -> u32 {
         let Some(group) = delivery.group() else { return 0 };
         let message = delivery.message.clone().or_else(|| self.journal(slot)?.0.message(delivery.offset));
+        let reason = if message.is_none() { DropReason::Unreadable } else { DropReason::Expired };
         let Some(message) = message.filter(|message| !message.is_expired(io.clock.now_ms)) else {
-            self.deliveries.counters_mut().publish_dropped += 1;
+            self.deliveries.counters_mut().count_dropped(reason);
             return 0;
         };
         let ack_context = GroupContext { tried: 0, token, origin: None };
@@ -75,7 +77,7 @@ impl SessionHost {
         ack_context: &GroupContext,
     ) -> u32 {
         let Some(member) = group.pick(except) else {
-            self.deliveries.counters_mut().publish_dropped += 1;
+            self.deliveries.counters_mut().count_dropped(DropReason::NoReceiver);
             return 0;
         };
         let shard = member.key.shard;
@@ -108,7 +110,7 @@ impl SessionHost {
                 let ack_context = GroupContext { tried: tried + 1, token, origin };
                 return self.send_to_group(io, &mail.message, &mail.group, Some(member.key), &ack_context);
             }
-            self.deliveries.counters_mut().publish_dropped += 1;
+            self.deliveries.counters_mut().count_dropped(DropReason::NoReceiver);
             return 0;
         };
         let offer = Offer {

@@ -12,6 +12,7 @@ use mainstem_runtime::Io;
 
 use super::SessionHost;
 use crate::broker_state::{Mail, PublishMail};
+use crate::counters::DropReason;
 use crate::handled::{Handled, Next, ProtocolError};
 use crate::message::Message;
 use crate::pending_acks::{AckCondition, AckKind, AckToken};
@@ -125,7 +126,7 @@ impl SessionHost {
         publish: &Publish<'_>,
         what: &'static str,
     ) -> Handled {
-        self.deliveries.counters_mut().publish_dropped += 1;
+        self.deliveries.counters_mut().count_dropped(DropReason::Refused);
         if publish.qos == QoS::AtMostOnce {
             return Ok(Next::Packet);
         }
@@ -206,7 +207,7 @@ impl SessionHost {
         };
         match (is_refused, is_durable) {
             (true, _) => {
-                self.deliveries.counters_mut().publish_dropped += 1;
+                self.deliveries.counters_mut().count_dropped(DropReason::Refused);
                 Retained::Refused
             }
             (false, true) => Retained::Changed,

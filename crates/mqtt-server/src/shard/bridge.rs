@@ -12,6 +12,7 @@ use mainstem_topic::check_name;
 use super::Shard;
 use crate::bridge::{BridgePublish, SinkMessage, SinkOutcome, SinkTicket};
 use crate::broker_state::Mail;
+use crate::counters::DropReason;
 use crate::message::{Content, SessionKey};
 use crate::pending_acks::{AckCondition, AckToken, RemoteCommitResult};
 use crate::publication::PublishContext;
@@ -41,7 +42,7 @@ impl Shard {
         };
         let is_durable = outcome == SinkOutcome::Durable;
         if refused.is_some() || (ticket.is_none() && !is_durable) {
-            self.host.counters_mut().publish_dropped += 1;
+            self.host.counters_mut().count_dropped(DropReason::Refused);
         }
         if let Some(ticket) = ticket {
             let failing_journals = BTreeSet::new();

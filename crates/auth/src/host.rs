@@ -185,13 +185,14 @@ impl Authenticator for Host {
             let work = move |reply: &SharedReply<LogInResult>| shared.verify_token(&tokens, log_in, reply);
             return submit(|job| self.pool.submit(job), &reply, LogInResult::Busy, work);
         }
-        if let Some(hook) = shared.hook(&log_in) {
+        if let Some(service) = shared.service(&log_in) {
             if shared.is_limited(&log_in) {
                 return reply.answer(LogInResult::Busy);
             }
-            let asked = Arc::clone(&hook);
-            let work = move |reply: &SharedReply<LogInResult>| reply.answer(shared.ask_hook(&asked, &log_in));
-            return submit(|job| hook.submit(job), &reply, LogInResult::Busy, work);
+            let asked = Arc::clone(&service);
+            let work =
+                move |reply: &SharedReply<LogInResult>| reply.answer(shared.ask_service(&asked, &log_in));
+            return submit(|job| service.service().submit(job), &reply, LogInResult::Busy, work);
         }
         if let Some(result) = self.log_ins.decide_at_once(&log_in) {
             return reply.answer(result);

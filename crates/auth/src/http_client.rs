@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
+
+use crate::authorities::read_authorities;
 
 /// Largest response, bytes.
 const RESPONSE_BYTES_MAX: u64 = 1024 * 1024;
@@ -91,18 +91,7 @@ fn is_safe(url: &str) -> bool {
 }
 
 fn tls(ca_file: Option<&Path>) -> Result<TlsConfig, String> {
-    let roots = match ca_file {
-        Some(file) => {
-            let explain = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-            let items = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            let items = items.map_err(|error| explain(&error))?;
-            if items.is_empty() {
-                return Err(explain(&"contains no certificate in PEM format"));
-            }
-            items
-        }
-        None => rustls_native_certs::load_native_certs().certs,
-    };
+    let roots = read_authorities(ca_file)?;
     let roots: Vec<_> = roots.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots));

@@ -22,8 +22,11 @@
 //! | `log_ins.rs` | deciding log-ins |
 //! | `providers.rs` | where users come from besides the user store, and in which order |
 //! | `certificate.rs` | users of client certificates |
+//! | `service.rs` | what services have in common that decide log-ins: threads, kept answers, pauses |
 //! | `hook.rs` | an HTTP service that decides log-ins |
+//! | `ldap/` | a directory that decides log-ins: deciding one; filters, names, messages and a connection |
 //! | `http_client.rs` | a client of one HTTP service |
+//! | `authorities.rs` | the authorities that certificates of services must come from |
 //! | `jwt/` | tokens: their keys, and how these change; verifying one token, and what its claims say |
 //! | `reply.rs` | a reply that two may give |
 //! | `verifier.rs` | the threads that hash passwords |
@@ -34,6 +37,7 @@
 //! | `clock.rs` | the time of day |
 
 mod audit;
+mod authorities;
 mod certificate;
 mod changes;
 mod clock;
@@ -42,9 +46,11 @@ mod hook;
 mod host;
 mod http_client;
 mod jwt;
+mod ldap;
 mod log_ins;
 mod providers;
 mod reply;
+mod service;
 mod verified;
 mod verifier;
 mod writer;
@@ -53,4 +59,6 @@ pub use certificate::{CertificateName, CertificateUsers, WithPassword};
 pub use hook::{Hook, HookSettings};
 pub use host::{Host, Limits, OpenError};
 pub use jwt::{TokenRules, TokenSettings, Tokens};
-pub use providers::Providers;
+pub use ldap::{GroupSettings, Ldap, LdapSettings, Scope, UserEntry};
+pub use providers::{LogInService, Providers};
+pub use service::ServiceLimits;

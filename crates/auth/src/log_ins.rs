@@ -1,7 +1,7 @@
 //! Log-ins: what a client presents, decided by the provider whose turn it is (`providers.rs`).
 //!
 //! Certificates and API keys are decided at once. Passwords and tokens are verified on threads, so that no shard waits;
-//! the hook has threads of its own, so that a slow one delays its own users only.
+//! a service has threads of its own, so that a slow one delays its own users only.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,10 +16,10 @@ use crate::audit::{Audit, cut};
 use crate::certificate::{Names, WithPassword};
 use crate::clock::unix_ms;
 use crate::failures::Failures;
-use crate::hook::{Answer, Hook};
 use crate::jwt::{Refusal, TokenUser, Tokens, is_token};
-use crate::providers::Providers;
+use crate::providers::{LogInService, Providers};
 use crate::reply::{SharedReply, submit};
+use crate::service::Answer;
 use crate::verified::Verified;
 use crate::verifier::verify;
 
@@ -27,7 +27,7 @@ use crate::verifier::verify;
 pub(crate) const ACCEPTED: &str = "log-in";
 /// Event of the audit log: a log-in that was refused.
 pub(crate) const FAILED: &str = "log-in-failed";
-/// Event of the audit log: a log-in that nobody could decide, because the hook did not answer.
+/// Event of the audit log: a log-in that nobody could decide, because the service did not answer.
 const UNAVAILABLE: &str = "log-in-unavailable";
 /// Event of the audit log: a log-in that was refused unverified, after too many failures.
 pub(crate) const LIMITED: &str = "log-in-limited";
@@ -209,19 +209,19 @@ impl LogIns {
         identity.map_or(LogInResult::Rejected, LogInResult::Accepted)
     }
 
-    /// The hook, if it decides this log-in: the user store does not have the user.
-    pub(crate) fn hook(&self, log_in: &LogIn) -> Option<Arc<Hook>> {
-        self.providers.hook.clone().filter(|_| self.published.state().user(&log_in.user).is_none())
+    /// The service, if it decides this log-in: the user store does not have the user.
+    pub(crate) fn service(&self, log_in: &LogIn) -> Option<Arc<LogInService>> {
+        self.providers.service.clone().filter(|_| self.published.state().user(&log_in.user).is_none())
     }
 
-    /// Asks the hook, and waits for its answer.
-    pub(crate) fn ask_hook(&self, hook: &Hook, log_in: &LogIn) -> LogInResult {
+    /// Asks the service, and waits for its answer.
+    pub(crate) fn ask_service(&self, service: &LogInService, log_in: &LogIn) -> LogInResult {
         // Others that were asked before may have failed in the meantime.
         if self.is_limited(log_in) {
             return LogInResult::Busy;
         }
         let attempt = attempt_of(log_in);
-        let proof = match hook.ask(log_in) {
+        let proof = match service.ask(log_in) {
             Answer::Allowed(proof) => proof,
             Answer::Unavailable => {
                 self.audit(&attempt, UNAVAILABLE);

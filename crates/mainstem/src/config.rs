@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use mainstem_auth::LogInService;
 use mainstem_mqtt_server::config::Field;
 use mainstem_mqtt_server::{Durability, MqttConfig, choices, settings};
 use mainstem_runtime::Pinning;
@@ -17,6 +18,7 @@ use toml::{Table, Value};
 use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt, convert};
 use crate::cli::{ServeArgs, Setting};
 use crate::jwt::JwtConfig;
+use crate::ldap::LdapConfig;
 use crate::listener_section::{self, ListenerSection, check_listeners};
 use crate::log_in_hook::LogInHookConfig;
 use crate::memory::MemoryConfig;
@@ -265,6 +267,7 @@ pub(crate) struct Config {
     pub(crate) security: SecurityConfig,
     pub(crate) jwt: JwtConfig,
     pub(crate) log_in_hook: LogInHookConfig,
+    pub(crate) ldap: LdapConfig,
     pub(crate) listener: Vec<ListenerSection>,
     pub(crate) queue: Vec<DeclaredQueue>,
     pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
@@ -319,6 +322,9 @@ impl Config {
         checked("jwt", config.jwt.check())?;
         checked("jwt", config.jwt.check_more())?;
         checked("log_in_hook", config.log_in_hook.check())?;
+        checked("ldap", config.ldap.check())?;
+        checked("ldap", config.ldap.check_more())?;
+        config.check_services()?;
         config.check_tokens()?;
         check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
         check_queues(&config.queue, config.security.audit_topic().as_deref())?;
@@ -334,6 +340,25 @@ impl Config {
             return Err(format!("sasl: {name} needs the section [jwt], with the keys of tokens"));
         }
         Ok(())
+    }
+
+    /// Checks that one service decides log-ins.
+    fn check_services(&self) -> Result<(), String> {
+        if !self.ldap.url.is_empty() && !self.log_in_hook.url.is_empty() {
+            return Err("ldap.url, log_in_hook.url: one service decides log-ins; set one of them".into());
+        }
+        Ok(())
+    }
+
+    /// Starts the service that decides log-ins, if there is one.
+    ///
+    /// # Errors
+    /// A message for the user: its section is invalid.
+    pub(crate) fn log_in_service(&self) -> Result<Option<LogInService>, String> {
+        match self.log_in_hook.open()? {
+            Some(hook) => Ok(Some(LogInService::Hook(hook))),
+            None => Ok(self.ldap.open()?.map(|ldap| LogInService::Ldap(Box::new(ldap)))),
+        }
     }
 
     /// The bindings, checked and converted.
@@ -453,6 +478,11 @@ pub(crate) fn reference() -> String {
             "An HTTP service that decides log-ins. See [security.md](security.md#log-ins-by-an-http-service).",
             LogInHookConfig::fields(),
         ),
+        reference_section(
+            "ldap",
+            "A directory that decides log-ins. See [security.md](security.md#log-ins-by-a-directory-ldap).",
+            LdapConfig::fields(),
+        ),
         listener_section::REFERENCE.to_owned(),
         crate::queues::reference(),
         crate::bindings::REFERENCE.to_owned(),
@@ -515,6 +545,22 @@ mod tests {
         assert_eq!(with(&["mqtt.maximum_qos=3"]).unwrap_err(), "mqtt.maximum_qos: 3 is not within 0 to 2");
         assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown key `max_quued`"));
         assert!(with(&["mqtt.retain_available=7"]).unwrap_err().contains("retain_available"));
+    }
+
+    #[test]
+    fn one_service_decides_log_ins_and_its_section_is_whole() {
+        let directory = ["ldap.url=ldap://localhost", "ldap.user_dn=uid=${user},o=x"];
+        assert!(with(&directory).is_ok());
+        for (more, expected) in [
+            (&["log_in_hook.url=http://localhost"][..], "ldap.url, log_in_hook.url: one service"),
+            (&["ldap.user_base=o=x"], "ldap.user_dn: expected either"),
+            (&["ldap.user_dn="], "ldap.user_dn: expected either"),
+            (&["ldap.bind_dn=cn=broker"], "ldap.bind_dn: expected bind_password_file"),
+            (&["ldap.url="], "ldap.user_dn: has no effect without ldap.url"),
+        ] {
+            let error = with(&[&directory[..], more].concat()).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 
     #[test]

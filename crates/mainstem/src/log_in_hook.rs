@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mainstem_auth::{Hook, HookSettings};
+use mainstem_auth::{Hook, HookSettings, ServiceLimits};
 use mainstem_mqtt_server::settings;
 
 settings! {
@@ -53,10 +53,12 @@ impl LogInHookConfig {
             ca_file: file(&self.ca_file),
             authorization: authorization.transpose()?,
             timeout: Duration::from_millis(self.timeout_ms.into()),
-            threads: self.max_requests as usize,
-            keep: Duration::from_secs(self.cache_s.into()),
-            failures_max: self.max_failures,
-            pause: Duration::from_millis(self.pause_ms.into()),
+            limits: ServiceLimits {
+                threads: self.max_requests as usize,
+                keep: Duration::from_secs(self.cache_s.into()),
+                failures_max: self.max_failures,
+                pause: Duration::from_millis(self.pause_ms.into()),
+            },
         };
         Hook::open(settings).map(Some)
     }

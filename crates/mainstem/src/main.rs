@@ -20,6 +20,7 @@
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
 //! | `security.rs` | users and rules: their section, their directory |
 //! | `commit_times.rs` | how long commits take, as a metric |
+//! | `jwt.rs`, `log_in_hook.rs`, `ldap.rs` | sections of what else decides log-ins |
 //! | `memory.rs` | the memory budget of the process |
 //! | `process_metrics.rs` | metrics of the process; the reference page of all metrics |
 //! | `operations.rs` | the broker behind the HTTP API |
@@ -33,6 +34,7 @@ mod config;
 mod descriptors;
 mod health_store;
 mod jwt;
+mod ldap;
 mod listener_section;
 mod listeners;
 mod log_in_hook;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mainstem_auth::{Host, Limits, Providers};
+use mainstem_auth::{Host, Limits, LogInService, Providers};
 use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_kafka_server::{BoundTopic, check_topic};
 use mainstem_mqtt_server::config_value::ConfigValue;
@@ -26,7 +26,6 @@ use serde::de::{Error, Visitor};
 
 use crate::jwt::JwtConfig;
 use crate::listener_section::ListenerSection;
-use crate::log_in_hook::LogInHookConfig;
 
 /// Directory of the log in the data directory.
 pub(crate) const STORE: &str = "security";
@@ -166,11 +165,11 @@ impl SecurityConfig {
 /// Where users come from besides the user store.
 ///
 /// # Errors
-/// A message for the user: a listener, a key of tokens or the hook is invalid.
+/// A message for the user: a listener or a key of tokens is invalid.
 pub(crate) fn providers(
     listeners: &[ListenerSection],
     jwt: &JwtConfig,
-    hook: &LogInHookConfig,
+    service: Option<LogInService>,
 ) -> Result<Providers, String> {
     let mut certificates = BTreeMap::new();
     for section in listeners {
@@ -178,8 +177,8 @@ pub(crate) fn providers(
             certificates.insert(section.name.clone(), users);
         }
     }
-    let (tokens, hook) = (jwt.open()?.map(Arc::new), hook.open()?.map(Arc::new));
-    Ok(Providers { certificates, tokens, hook })
+    let tokens = jwt.open()?;
+    Ok(Providers { certificates, tokens: tokens.map(Arc::new), service: service.map(Arc::new) })
 }
 
 /// Opens users and rules. `listeners` are the addresses to be served, by name, `kafka` those of Kafka among them.

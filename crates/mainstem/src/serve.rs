@@ -175,7 +175,7 @@ fn open_security(
     let http = http.map_err(|error| format!("http: {error}"))?;
     let listeners: Vec<_> = listeners.chain(http).collect();
     let kafka = listeners::kafka_settings(config);
-    let providers = security::providers(&config.listener, &config.jwt, &config.log_in_hook)?;
+    let providers = security::providers(&config.listener, &config.jwt, config.log_in_service()?)?;
     let has_no_log_in = |name: &str| {
         let is_open = |settings: &ListenerSettings| &*settings.name == name && settings.mechanisms.is_empty();
         kafka.iter().any(is_open) && !providers.certificates.contains_key(name)

@@ -11,6 +11,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from kafka.admin import AbortTransactionSpec
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
+
 from broker import binary
 from secure_broker import DEADLINE_S, SecureBroker
 
@@ -135,6 +138,40 @@ def test_no_transaction_writes_to_it(secure, unique):
     fails_to_log_in(secure, f"{unique}-end")
     events = records(secure, ordered({"user": f"{unique}-end"}))
     assert index(events, event="forged") is None
+
+
+def test_no_marker_is_written_to_it(secure, unique):
+    """WriteTxnMarkers of an administrator: a control record would be an offset that no reader gets an event for."""
+    librdkafka = secure.admin_client()
+    librdkafka.create_topics([NewTopic(unique, 1, 1)])[unique].result(DEADLINE_S)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=str(secure.kafka), security_protocol="SASL_PLAINTEXT",
+                                   sasl_mechanism="SCRAM-SHA-256", sasl_plain_username="admin",
+                                   sasl_plain_password="nimda")
+    try:
+        spec = AbortTransactionSpec(kafka.TopicPartition(TOPIC, 0), producer_id=1, producer_epoch=0, coordinator_epoch=0)
+        with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
+            admin.abort_transaction(spec)
+        # Other topics of the same request are not concerned.
+        Marker = WriteTxnMarkersRequest.WritableTxnMarker
+        topic = lambda name, *partitions: Marker.WritableTxnMarkerTopic(name=name, partition_indexes=list(partitions))
+        markers = [Marker(producer_id=1, producer_epoch=0, transaction_result=result, coordinator_epoch=0,
+                          topics=[topic(TOPIC, 0, 7), topic(unique, 7, 0), topic(TOPIC, 0)])
+                   for result in (True, False)]
+        manager = admin._manager
+        response = manager.run(manager.send, WriteTxnMarkersRequest(markers=markers))
+    finally:
+        admin.close()
+    for marker in response.markers:
+        codes = [[partition.error_code for partition in topic.partitions] for topic in marker.topics]
+        assert codes == [[29, 29], [3, 0], [29]]
+    denied = {"event": "denied", "user": "admin", "action": "produce", "resource": f"topic:{TOPIC}"}
+    fails_to_log_in(secure, f"{unique}-end")
+    events = records(secure, ordered(denied, {"user": f"{unique}-end"}))
+    consumer = Consumer(secure.librdkafka("admin", group_id=unique))
+    _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), DEADLINE_S)
+    consumer.close()
+    # Reading logs in, which is an event, too.
+    assert len(records(secure, lambda later: len(later) >= end)) >= end > len(events)
 
 
 def test_no_binding_and_no_dead_letters_lead_into_it(secure, unique):

@@ -1,5 +1,6 @@
 //! `WriteTxnMarkers`, versions 1 to 2: writes transaction markers to partitions without the coordinator. Administrators
-//! use it to end a hanging transaction (KIP-664). Answered when the markers are durable.
+//! use it to end a hanging transaction (KIP-664). Answered when the markers are durable. To the audit topic, nobody
+//! writes a marker.
 
 use mainstem_coordinator::producer::{Marker, Outcome};
 use mainstem_kafka::ErrorCode;
@@ -41,6 +42,10 @@ pub(crate) fn handle(
             timestamp_ms: io.clock.unix_ms.cast_signed(),
         };
         for topic in &requested.topics {
+            // No transaction writes to the audit topic, so none there needs to be ended.
+            if shard.env.is_audit_topic(&topic.name) && call.check_produce(&shard.env, &topic.name).is_err() {
+                continue;
+            }
             let id = shard.env.catalogue().topic(&topic.name).map(|known| known.id).unwrap_or_default();
             let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
             markers.extend(ids.map(|id| (id, marker)));
@@ -49,7 +54,8 @@ pub(crate) fn handle(
     shard.write_markers(io, markers, AfterMarkers::WriteTxnMarkers { call, request });
 }
 
-/// Answers when the markers are durable or have failed.
+/// Answers when the markers are durable or have failed. `outcomes` are those of all partitions but the audit topic's,
+/// to which nobody writes.
 pub(crate) fn finish(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
@@ -58,9 +64,17 @@ pub(crate) fn finish(
     outcomes: Vec<Result<(), ErrorCode>>,
 ) {
     let mut outcomes = outcomes.into_iter();
+    let env = &shard.env;
+    let mut of_topic = |topic: &WritableTxnMarkerTopic| {
+        if env.is_audit_topic(&topic.name) {
+            topic_result(topic, &mut std::iter::repeat(Err(ErrorCode::TopicAuthorizationFailed)))
+        } else {
+            topic_result(topic, &mut outcomes)
+        }
+    };
     let mut result = |marker: &WritableTxnMarker| WritableTxnMarkerResult {
         producer_id: marker.producer_id,
-        topics: marker.topics.iter().map(|topic| topic_result(topic, &mut outcomes)).collect(),
+        topics: marker.topics.iter().map(&mut of_topic).collect(),
     };
     let response = WriteTxnMarkersResponse { markers: request.markers.iter().map(&mut result).collect() };
     shard.reply::<WriteTxnMarkersRequest>(io, call, &response);

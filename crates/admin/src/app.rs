@@ -79,6 +79,11 @@ impl App {
         &self.0.settings.allowed_hosts
     }
 
+    /// Origins of the web pages that may use the API.
+    pub(crate) fn allowed_origins(&self) -> &[String] {
+        &self.0.settings.allowed_origins
+    }
+
     /// Largest request body, in bytes. A response holds about as many bytes of messages at most.
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.0.settings.body_bytes_max

@@ -26,6 +26,7 @@
 //! | `socket.rs` | a connection's socket; release of messages whose response was not sent |
 //! | `gate.rs`, `head.rs` | rejection of malformed requests before hyper reads them |
 //! | `hosts.rs` | names by which requests may address the server |
+//! | `origins.rs` | web pages that may use the API |
 //! | `access.rs` | who may use a route |
 //! | `users.rs`, `rules.rs`, `quotas.rs`, `bans.rs`, `keys.rs` | handlers for users, rules, quotas, bans and API keys |
 //! | `request_quota.rs` | the quota of HTTP requests |
@@ -56,6 +57,7 @@ mod input;
 mod keys;
 mod listeners;
 mod metrics;
+mod origins;
 mod problem;
 mod queues;
 mod quotas;

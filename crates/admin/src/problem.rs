@@ -94,9 +94,11 @@ impl Problem {
         Self::new(StatusCode::MISDIRECTED_REQUEST, "host", detail)
     }
 
-    /// A web page from another origin sent the request.
-    pub(crate) fn cross_site() -> Self {
-        let detail = "requests with an Origin header, which web pages send, are rejected";
+    /// A web page of an origin that is not allowed sent the request.
+    pub(crate) fn cross_site(origin: &str) -> Self {
+        let detail = format!(
+            "web pages of the origin {origin:?} may not use the API: http.allowed_origins does not have it"
+        );
         Self::new(StatusCode::FORBIDDEN, "cross-site", detail)
     }
 

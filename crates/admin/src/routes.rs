@@ -13,6 +13,7 @@ use crate::access::{Access, authorize};
 use crate::app::App;
 use crate::gate::{REJECTED_METHOD, Rejection};
 use crate::hosts::check_host;
+use crate::origins::{allow, check_origin, is_preflight, preflight};
 use crate::problem::Problem;
 use crate::response::with_json;
 use crate::watched_body::watch_body;
@@ -113,8 +114,8 @@ async fn monitoring_only(request: Request, next: Next) -> Response {
     }
 }
 
-/// Rejects invalid requests, and those from web pages: any page could otherwise use the API through the browser of a
-/// user who can reach it, or who has logged in.
+/// Rejects invalid requests, and those from web pages that are not allowed: any page could otherwise use the API
+/// through the browser of a user who can reach it, or who has logged in.
 async fn guard(
     State(app): State<App>,
     Extension(rejection): Extension<Rejection>,
@@ -122,10 +123,16 @@ async fn guard(
     next: Next,
 ) -> Response {
     let (request, body) = watch_body(request);
-    let mut response = match check(&app, &rejection, &request) {
-        Ok(()) => next.run(request).await,
+    let checked = check(&app, &rejection, &request);
+    let page = checked.as_ref().ok().cloned().flatten();
+    let mut response = match checked {
+        Ok(Some(_)) if is_preflight(&request) => preflight(&request),
+        Ok(_) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
+    if let Some(origin) = page {
+        allow(response.headers_mut(), origin);
+    }
     if !body.is_read() {
         // The server closes the connection then. A client that does not know would send its next request over it.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -134,13 +141,13 @@ async fn guard(
     response
 }
 
-fn check(app: &App, rejection: &Rejection, request: &Request) -> Result<(), Problem> {
+/// The origin of the page that has sent the request, if a page has.
+fn check(app: &App, rejection: &Rejection, request: &Request) -> Result<Option<HeaderValue>, Problem> {
     if request.method().as_str() == REJECTED_METHOD {
         return Err(rejection.problem().unwrap_or_else(Problem::method));
     }
     check_host(request, app.allowed_hosts())?;
-    // Also those of the same origin: this server has no pages.
-    if request.headers().contains_key(header::ORIGIN) { Err(Problem::cross_site()) } else { Ok(()) }
+    check_origin(request.headers(), app.allowed_origins())
 }
 
 /// Rejects a body where none is expected: it would be ignored, and its parameters with it.

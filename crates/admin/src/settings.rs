@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Names by which requests may address the server, in addition to IP addresses and `localhost`; `*` for any name.
     pub allowed_hosts: Vec<String>,
+    /// Origins of the web pages that may use the API, such as `https://console.example.com`.
+    pub allowed_origins: Vec<String>,
     /// Largest request body, in bytes. All bodies in memory together take at most eight times as much.
     pub body_bytes_max: usize,
     /// Maximum number of open connections. At the limit, a new connection closes the one that has been idle for
@@ -23,6 +25,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
             body_bytes_max: 8 * 1024 * 1024,
             connections_max: 256,
             request_timeout: Duration::from_secs(30),

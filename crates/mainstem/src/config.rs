@@ -12,6 +12,7 @@ use mainstem_mqtt_server::{Durability, MqttConfig, choices, settings};
 use mainstem_runtime::Pinning;
 use mainstem_sasl::Mechanism;
 use mainstem_topic::check_filter;
+use mainstem_websocket::AllowedOrigin;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -183,6 +184,9 @@ settings! {
         /// Host names by which requests may address the API, besides IP addresses and `localhost`; `"*"` allows any.
         /// Requests to other names get 421, so that web pages cannot reach the API by DNS rebinding.
         allowed_hosts: Vec<String> = Vec::new();
+        /// Origins of the web pages that may use the API, such as `https://console.example.com`; scheme, host, and the
+        /// port if it is not the default. Pages of other origins get 403.
+        allowed_origins: Vec<String> = Vec::new();
         /// Largest request body, in bytes. Also the approximate limit for the messages of a response.
         max_body_bytes: u32 = 8_388_608_u32, in 1_024 ..= 1_073_741_824;
         /// Maximum number of connections. A further one closes the connection that has been idle for longest. If all
@@ -316,6 +320,7 @@ impl Config {
         checked("kafka", config.kafka.check())?;
         checked("kafka", config.kafka.check_more())?;
         checked("http", config.http.check())?;
+        checked("http", check_origins(&config.http.allowed_origins))?;
         checked("queues", config.queues.check())?;
         checked("security", config.security.check())?;
         checked("security", config.security.check_more())?;
@@ -388,6 +393,19 @@ fn check_write_only(filters: &[String]) -> Result<(), (&'static str, String)> {
         Ok(()) => Ok(()),
     };
     filters.iter().try_for_each(check).map_err(|error| ("write_only_topics", error))
+}
+
+/// Checks `http.allowed_origins`.
+fn check_origins(origins: &[String]) -> Result<(), (&'static str, String)> {
+    let check = |origin: &String| match AllowedOrigin::parse(origin) {
+        Ok(AllowedOrigin::Any) => {
+            Err("\"*\" would let any page use the API through the browser of a user: list the origins"
+                .to_owned())
+        }
+        Ok(AllowedOrigin::Exactly(_)) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    origins.iter().try_for_each(check).map_err(|error| ("allowed_origins", error))
 }
 
 /// Parses and checks a file on its own, so that an error points at its line.
@@ -569,6 +587,15 @@ mod tests {
         for filter in ["", "a#", "a/#/b", "a+", "$share/g/a"] {
             let error = with(&[&format!("mqtt.write_only_topics=[{filter:?}]")]).unwrap_err();
             assert!(error.starts_with("mqtt.write_only_topics: filter"), "{error}");
+        }
+    }
+
+    #[test]
+    fn origins_are_listed_one_by_one() {
+        assert!(with(&["http.allowed_origins=[\"https://a.example\", \"http://localhost:3000\"]"]).is_ok());
+        for origin in ["*", "null", "a.example", "https://a.example/", "https://"] {
+            let error = with(&[&format!("http.allowed_origins=[{origin:?}]")]).unwrap_err();
+            assert!(error.starts_with("http.allowed_origins: "), "{error}");
         }
     }
 

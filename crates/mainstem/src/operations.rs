@@ -166,6 +166,7 @@ pub(crate) fn open(
         body_bytes_max: config.max_body_bytes as usize,
         connections_max: config.max_connections as usize,
         request_timeout: Duration::from_millis(config.request_timeout_ms),
+        allowed_origins: config.allowed_origins.clone(),
         idle_timeout: Duration::from_millis(config.idle_timeout_ms),
     };
     let broker = ApiBroker {

@@ -4,6 +4,7 @@
 //! the address of the listener that they came by.
 
 mod certificates;
+mod expiry_warnings;
 
 use std::io::Write;
 use std::iter;
@@ -14,7 +15,7 @@ use mainstem_kafka_server::{ListenerSettings, Shared};
 use mainstem_node::Protocol;
 use mainstem_runtime::{BoundListener, ListenerAddress, ListenerConfig, ListenerQuota, ListenerTransport};
 
-pub(crate) use self::certificates::{Certificates, ReloadSender};
+pub(crate) use self::certificates::{Certificates, EXPIRY, ReloadSender};
 use crate::config::Config;
 use crate::descriptors::DescriptorPlan;
 use crate::listener_section::{ListenerProtocol, ListenerSection, mechanisms};

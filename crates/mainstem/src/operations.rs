@@ -37,6 +37,7 @@ struct ApiBroker {
     commit_times: CommitTimes,
     bindings: Arc<BindingManager>,
     turn_times: Arc<TurnTimes>,
+    certificates: Certificates,
     security: Arc<dyn SecurityHost>,
 }
 
@@ -89,6 +90,7 @@ impl Broker for ApiBroker {
         self.mqtt.write_metrics(text);
         self.kafka.write_metrics(text);
         self.commit_times.write(text);
+        self.certificates.write_metrics(text);
     }
 
     fn security(&self) -> Option<Arc<dyn SecurityHost>> {
@@ -160,13 +162,14 @@ pub(crate) fn open(
     bindings: Arc<BindingManager>,
     admission: Arc<Admission>,
     turn_times: Arc<TurnTimes>,
+    certificates: Certificates,
 ) -> Result<HttpServer, String> {
     let settings = Settings {
         allowed_hosts: config.allowed_hosts.clone(),
+        allowed_origins: config.allowed_origins.clone(),
         body_bytes_max: config.max_body_bytes as usize,
         connections_max: config.max_connections as usize,
         request_timeout: Duration::from_millis(config.request_timeout_ms),
-        allowed_origins: config.allowed_origins.clone(),
         idle_timeout: Duration::from_millis(config.idle_timeout_ms),
     };
     let broker = ApiBroker {
@@ -178,6 +181,7 @@ pub(crate) fn open(
         commit_times: shared.commit_times.clone(),
         bindings,
         turn_times,
+        certificates,
         security: Arc::clone(&shared.security),
     };
     start(bound, settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))

@@ -76,12 +76,13 @@ last turn: counting costs a shard an addition, and a scrape costs it nothing. Wi
 ";
 
 /// All metrics, by the section of the reference page.
-fn sections() -> [(&'static str, Vec<Metric>); 5] {
+fn sections() -> [(&'static str, Vec<Metric>); 6] {
     [
         ("MQTT", mainstem_mqtt_server::metrics::metrics().collect()),
         ("Kafka", mainstem_kafka_server::metrics::metrics().collect()),
         ("Work queues, memory, turns, quotas", mainstem_admin::metrics()),
         ("Disk", vec![COMMITS]),
+        ("TLS", vec![crate::listeners::EXPIRY]),
         ("Process", vec![BUILD, START, CPU, OPEN_FILES, MAX_FILES]),
     ]
 }

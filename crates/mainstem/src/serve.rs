@@ -77,7 +77,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let drain = handle.drainer();
     let open_http = |bound, bindings| {
         let admission = Arc::clone(&options.admission);
-        operations::open(bound, &config.http, &shared, bindings, admission, handle.turn_times())
+        let times = handle.turn_times();
+        operations::open(bound, &config.http, &shared, bindings, admission, times, certificates.clone())
     };
     let opened = declare_queues(&config.queue, &shared.kafka.queue_client())
         .and_then(|()| (!http.is_empty()).then(|| open_http(http, bindings)).transpose());

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use mainstem_runtime::TransportLayer;
 use rustls::ServerConfig;
 
+use crate::expiry::{CertificateEnd, certificate_ends};
 use crate::layer::TlsLayer;
 use crate::load::{ConfigAndCost, Files, LoadError, server_config};
 use crate::settings::Settings;
@@ -25,12 +26,13 @@ struct Current {
     config: Arc<ServerConfig>,
     /// Cost of a handshake with certificates, units.
     handshake_units: u32,
+    ends: Vec<CertificateEnd>,
 }
 
 impl Current {
     fn build(settings: &Settings, files: &Files) -> Result<Self, LoadError> {
         let ConfigAndCost { config, handshake_units } = server_config(settings, files)?;
-        Ok(Self { config: Arc::new(config), handshake_units })
+        Ok(Self { config: Arc::new(config), handshake_units, ends: certificate_ends(settings, files) })
     }
 }
 
@@ -79,6 +81,11 @@ impl Acceptor {
     /// The configuration for new connections.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
+    }
+
+    /// When the certificates in use end.
+    pub fn certificate_ends(&self) -> Vec<CertificateEnd> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).ends.clone()
     }
 
     /// The layer of a new connection.

@@ -22,15 +22,18 @@
 //! | `acceptor.rs` | the configuration of a listener, and its replacement |
 //! | `settings.rs` | settings: files, client certificates, versions |
 //! | `load.rs` | reads PEM files, and builds a configuration of them |
+//! | `expiry.rs` | when certificates end |
 //! | `by_name.rs` | the choice of a certificate by server name (SNI) |
 //! | `layer.rs` | the layer of one connection |
 
 mod acceptor;
 mod by_name;
+mod expiry;
 mod layer;
 mod load;
 mod settings;
 
 pub use acceptor::{Acceptor, Reloaded};
+pub use expiry::CertificateEnd;
 pub use load::LoadError;
 pub use settings::{CertificateFiles, ClientCertificates, MinVersion, Settings};

@@ -65,6 +65,16 @@ impl Files {
         let clients = settings.client_ca.iter().chain(&settings.client_crl);
         certificates.chain(clients).map(|file| read(file)).collect::<Result<_, _>>().map(Self)
     }
+
+    /// The files with certificates of the listener, with their contents.
+    pub(crate) fn certificates<'a>(
+        &'a self,
+        settings: &'a Settings,
+    ) -> impl Iterator<Item = (&'a PathBuf, &'a [u8])> {
+        // Each is followed by its key.
+        let chains = self.0.chunks(2).map(|pair| pair[0].as_slice());
+        settings.certificates.iter().map(|files| &files.certificate).zip(chains)
+    }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, LoadError> {

@@ -7,13 +7,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use mainstem_metrics::{Exposition, Metric};
 use mainstem_runtime::ListenerTransport;
-use mainstem_tls::{Acceptor, Reloaded};
+use mainstem_tls::{Acceptor, CertificateEnd, Reloaded};
 
+use super::expiry_warnings::ExpiryWarnings;
 use crate::listener_section::ListenerSection;
 
+/// When certificates end.
+pub(crate) const EXPIRY: Metric = Metric::gauge(
+    "mainstem_tls_certificate_expiry_timestamp_seconds",
+    &["listener", "file"],
+    "Unix time at which the certificate in use ends, or the first of those in its file, by listener and file.",
+);
+
 /// TLS of each listener that has it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates {
     listeners: Vec<(String, Arc<Acceptor>)>,
 }
@@ -51,6 +60,21 @@ impl Certificates {
         found.map(|(_, acceptor)| Arc::clone(acceptor))
     }
 
+    /// The listeners, and when their certificates end.
+    fn ends(&self) -> impl Iterator<Item = (&str, CertificateEnd)> {
+        self.listeners.iter().flat_map(|(name, acceptor)| {
+            acceptor.certificate_ends().into_iter().map(move |end| (name.as_str(), end))
+        })
+    }
+
+    /// Writes when the certificates in use end.
+    pub(crate) fn write_metrics(&self, text: &mut Exposition) {
+        let mut ends = text.begin(&EXPIRY);
+        for (listener, CertificateEnd { file, not_after_s }) in self.ends() {
+            ends.value(&[listener, &file.display().to_string()], not_after_s);
+        }
+    }
+
     /// Starts a thread that loads the certificates again when a message arrives, and each `interval`.
     ///
     /// # Errors
@@ -66,10 +90,13 @@ impl Certificates {
 
     fn run(&self, requests: &Receiver<()>, interval: Duration) {
         let mut failures = vec![None; self.listeners.len()];
+        let mut warnings = ExpiryWarnings::default();
+        warnings.log(self.ends());
         while requests.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
             for ((name, acceptor), failure) in self.listeners.iter().zip(&mut failures) {
                 reload(name, acceptor, failure);
             }
+            warnings.log(self.ends());
         }
     }
 }

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use crate::kit::{Authority, Folder, Identity, Pair, client, client_config, der, settings};
-use mainstem_tls::{Acceptor, CertificateFiles, ClientCertificates, Reloaded, Settings};
-use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber, date_time_ymd};
+use mainstem_tls::{Acceptor, CertificateEnd, CertificateFiles, ClientCertificates, Reloaded, Settings};
+use rcgen::{
+    CertificateParams, CertificateRevocationListParams, KeyIdMethod, KeyPair, RevokedCertParams,
+    SerialNumber, date_time_ymd,
+};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
@@ -162,4 +165,33 @@ fn errors_name_the_file_and_the_reason() {
         let error = Acceptor::load(settings).unwrap_err().to_string();
         assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
     }
+}
+
+#[test]
+fn the_end_of_a_file_is_that_of_its_first_certificate_to_end_and_follows_a_reload() {
+    let (folder, authority) = (Folder::new(), Authority::new("authority"));
+    let key = KeyPair::generate().unwrap();
+    let until = |year| {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(year, 1, 2);
+        params.signed_by(&key, &authority.issuer).unwrap().pem()
+    };
+    let files = CertificateFiles {
+        certificate: folder.write("server.crt", &(until(2041) + &until(2040))),
+        key: folder.write("server.key", &key.serialize_pem()),
+    };
+    let other = authority.issue_to(&folder, "other", &["other.example"]);
+    let certificates = vec![files.clone(), other.clone()];
+    let acceptor = Acceptor::load(Settings { certificates, ..Settings::default() }).unwrap();
+    let end = |year| CertificateEnd {
+        file: files.certificate.clone(),
+        not_after_s: date_time_ymd(year, 1, 2).unix_timestamp(),
+    };
+    let ends = acceptor.certificate_ends();
+    assert_eq!((&ends[0], ends.len()), (&end(2040), 2));
+    assert_eq!(ends[1].file, other.certificate);
+    folder.write("server.crt", &until(2042));
+    assert_eq!(acceptor.certificate_ends()[0], end(2040), "it is the one in use");
+    acceptor.reload().unwrap();
+    assert_eq!(acceptor.certificate_ends()[0], end(2042));
 }

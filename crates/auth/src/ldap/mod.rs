@@ -339,13 +339,17 @@ impl Groups {
 /// Whether the password is right, by the result of a bind.
 ///
 /// # Errors
-/// The result says neither.
-fn is_right(outcome: &Outcome) -> Result<bool, String> {
+/// The result says neither. Only results that no client can bring about on purpose are failures of the directory:
+/// others would let a client keep everybody out, by those that pause it.
+fn is_right(outcome: &Outcome) -> Result<bool, Failure> {
+    let what = || format!("bind as the user: {outcome}");
     match outcome.code {
         0 => Ok(true),
-        // No such entry, an invalid name; an entry without a password, the wrong password, no right to bind; an account
-        // that is locked.
-        32 | 34 | 48 | 49 | 50 | 53 => Ok(false),
-        _ => Err(format!("bind as the user: {outcome}")),
+        // Too many wrong passwords (389 Directory Server); no such entry, an invalid name; an entry without a password,
+        // the wrong password, no right to bind; an account that is locked.
+        19 | 32 | 34 | 48 | 49 | 50 | 53 => Ok(false),
+        // An error, another protocol, no TLS; it is busy, away, or at its end.
+        1 | 2 | 8 | 13 | 51 | 52 | 80 => Err(Failure::Service(what())),
+        _ => Err(Failure::User(what())),
     }
 }

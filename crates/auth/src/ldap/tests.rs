@@ -90,16 +90,19 @@ fn entry(id: u32, dn: &str, attribute: &str, values: &[&[u8]]) -> Vec<u8> {
     constructed(SEQUENCE, &[integer(2, id), found])
 }
 
-fn ask(settings: LdapSettings, user: &str, password: &[u8]) -> Answer {
-    let log_in = LogIn {
+fn log_in(user: &str, password: &[u8]) -> LogIn {
+    LogIn {
         user: user.into(),
         password: password.into(),
         certified: Certified::default(),
         address: None,
         protocol: "mqtt",
         client_id: None,
-    };
-    Ldap::open(settings).unwrap().ask(&log_in)
+    }
+}
+
+fn ask(settings: LdapSettings, user: &str, password: &[u8]) -> Answer {
+    Ldap::open(settings).unwrap().ask(&log_in(user, password))
 }
 
 fn allowed(roles: &[&str]) -> Answer {
@@ -114,6 +117,7 @@ fn results_of_a_bind() {
         (49, Answer::Denied),
         (32, Answer::Denied),
         (53, Answer::Denied),
+        (19, Answer::Denied),
         (51, Answer::Unavailable),
         (10, Answer::Unavailable),
         (13, Answer::Unavailable),
@@ -124,6 +128,33 @@ fn results_of_a_bind() {
         assert_eq!(ask(settings(url), "alice", b"secret"), expected, "{code}");
         assert_eq!(server.join().unwrap(), [0x60, 0x42], "a bind and an unbind");
     }
+}
+
+/// A directory that cannot decide about one user is asked about others, and one that fails is not.
+#[test]
+fn what_one_user_brings_about_keeps_nobody_else_out() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("ldap://{}", listener.local_addr().unwrap());
+    let limits =
+        ServiceLimits { failures_max: 1, pause: Duration::from_hours(1), ..settings(url.clone()).limits };
+    let ldap = Ldap::open(LdapSettings { limits, ..settings(url) }).unwrap();
+    let accepting = listener.try_clone().unwrap();
+    let serve = move || {
+        for code in [10, 14, 19, 0, 52] {
+            let (mut client, _) = accepting.accept().unwrap();
+            request(&mut client).unwrap();
+            client.write_all(&result(1, BOUND, code)).unwrap();
+        }
+    };
+    let server = std::thread::spawn(serve);
+    let answer = || ldap.ask(&log_in("alice", b"secret"));
+    let answers: Vec<_> = (0..5).map(|_| answer()).collect();
+    let (yes, no, unknown) = (allowed(&[]), Answer::Denied, Answer::Unavailable);
+    assert_eq!(answers, [unknown.clone(), unknown.clone(), no, yes, unknown.clone()]);
+    server.join().unwrap();
+    assert_eq!(answer(), unknown);
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "it is not asked");
 }
 
 #[test]

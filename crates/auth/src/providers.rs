@@ -36,7 +36,7 @@ pub struct Providers {
 #[derive(Debug)]
 pub enum LogInService {
     /// An HTTP service.
-    Hook(Hook),
+    Hook(Box<Hook>),
     /// A directory.
     Ldap(Box<Ldap>),
 }

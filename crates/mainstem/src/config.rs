@@ -361,7 +361,7 @@ impl Config {
     /// A message for the user: its section is invalid.
     pub(crate) fn log_in_service(&self) -> Result<Option<LogInService>, String> {
         match self.log_in_hook.open()? {
-            Some(hook) => Ok(Some(LogInService::Hook(hook))),
+            Some(hook) => Ok(Some(LogInService::Hook(Box::new(hook)))),
             None => Ok(self.ldap.open()?.map(|ldap| LogInService::Ldap(Box::new(ldap)))),
         }
     }

@@ -25,6 +25,7 @@ fn open(fs: &Arc<FaultFs>, decompress: Option<Decompress>) -> SegmentStore {
         retention_check_ms: 0,
         mapped_writes: true,
         decompress,
+        ..Settings::default()
     };
     let fs: Arc<dyn Fs> = fs.clone();
     SegmentStore::open(fs, PathBuf::from("/log"), settings, Committer::Inline).unwrap()

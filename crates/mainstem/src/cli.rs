@@ -7,6 +7,7 @@ mod bench_kafka;
 mod bench_queue;
 mod binding;
 mod cert;
+mod config;
 mod connect;
 mod consume;
 mod group;
@@ -34,6 +35,7 @@ pub(crate) use bench_queue::{
 };
 pub(crate) use binding::{BindingAddArgs, BindingArgs, BindingCommand};
 pub(crate) use cert::CertArgs;
+pub(crate) use config::{ConfigArgs, ConfigCommand, ConfigSourceArgs};
 pub(crate) use connect::{ConnectArgs, HostPort, PacketKind, PropertyArg, with_default_port};
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
@@ -91,6 +93,8 @@ pub(crate) enum Command {
     Ban(Box<BanArgs>),
     /// Make certificates for TLS: an authority, the broker's and those of clients
     Cert(CertArgs),
+    /// Check, show and compare configurations
+    Config(ConfigArgs),
     /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -98,9 +102,6 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Repair a damaged data directory while no broker runs
     Repair(RepairArgs),
-    /// Print the configuration reference, docs/configuration.md
-    #[command(hide = true)]
-    ConfigReference,
     /// Print the reference of all metrics, docs/metrics.md
     #[command(hide = true)]
     MetricsReference,

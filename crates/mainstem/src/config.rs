@@ -1,10 +1,23 @@
-//! The configuration: its sections, keys and defaults, and the reference page.
+//! The configuration: its sections, keys and defaults, and what must hold between them.
 //!
-//! The file is parsed twice: on its own first, so that an error points at the line in the file, and again as a table
-//! that `--set` and other flags are merged into. Each key's documentation, default and bounds stand in one place, the
-//! `settings!` macro, from which `docs/configuration.md` is printed.
+//! Each key's documentation, default and bounds stand in one place, the `settings!` macro, from which everything else
+//! is derived.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `layers.rs` | file, environment and command line, merged into one configuration |
+//! | `file.rs`, `environment.rs` | the layers |
+//! | `key_path.rs`, `problem.rs` | the place of a value; an error and its place |
+//! | `entries.rs` | effective values, shown and compared |
+//! | `reference.rs` | `docs/configuration.md` |
 
-use std::path::Path;
+mod entries;
+mod environment;
+mod file;
+mod key_path;
+mod layers;
+mod problem;
+mod reference;
 
 use mainstem_auth::LogInService;
 use mainstem_mqtt_server::config::Field;
@@ -14,10 +27,8 @@ use mainstem_sasl::Mechanism;
 use mainstem_topic::check_filter;
 use mainstem_websocket::AllowedOrigin;
 use serde::Deserialize;
-use toml::{Table, Value};
 
 use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt, convert};
-use crate::cli::{ServeArgs, Setting};
 use crate::jwt::JwtConfig;
 use crate::ldap::LdapConfig;
 use crate::listener_section::{self, ListenerSection, check_listeners};
@@ -25,6 +36,13 @@ use crate::log_in_hook::LogInHookConfig;
 use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
 use crate::security::SecurityConfig;
+use key_path::KeyPath;
+
+pub(crate) use entries::{Change, Entry, changes, entries, key_literal};
+pub(crate) use key_path::Step;
+pub(crate) use layers::{Loaded, load};
+pub(crate) use problem::{Origin, Problem, Problems};
+pub(crate) use reference::reference;
 
 settings! {
     /// The process.
@@ -279,62 +297,115 @@ pub(crate) struct Config {
     pub(crate) topic_to_mqtt: Vec<TopicToMqtt>,
 }
 
+/// A section that `settings!` declares.
+pub(crate) struct Section {
+    pub(crate) name: &'static str,
+    /// Introduction on the reference page.
+    pub(crate) doc: &'static str,
+    pub(crate) fields: fn() -> Vec<Field>,
+    /// Keys and values as TOML.
+    pub(crate) values: fn(&Config) -> Vec<(&'static str, String)>,
+    /// Keys out of bounds.
+    check: fn(&Config) -> Vec<(&'static str, String)>,
+}
+
+macro_rules! section {
+    ($name:ident: $type:ty, $doc:literal) => {
+        Section {
+            name: stringify!($name),
+            doc: $doc,
+            fields: <$type>::fields,
+            values: |config| config.$name.values(),
+            check: |config| config.$name.check(),
+        }
+    };
+}
+
+/// All sections but those of [`ARRAYS`], in the order of the reference page.
+pub(crate) const SECTIONS: [Section; 11] = [
+    section!(server: ServerConfig, "The process."),
+    section!(runtime: RuntimeConfig, "The threads that serve connections."),
+    section!(
+        memory: MemoryConfig,
+        "The memory of the process. [mqtt.md](mqtt.md#memory) lists what is refused as it runs out."
+    ),
+    section!(mqtt: MqttConfig, "The MQTT listener, sessions and messages."),
+    section!(
+        kafka: KafkaConfig,
+        "The Kafka listener, and defaults of topics and groups. In parentheses: the name of the key in Kafka."
+    ),
+    section!(http: HttpConfig, "The HTTP API. See [http.md](http.md)."),
+    section!(queues: QueuesConfig, "Work queues in general. See [queues.md](queues.md)."),
+    section!(security: SecurityConfig, "Users and rules. See [security.md](security.md)."),
+    section!(
+        jwt: JwtConfig,
+        "Tokens (JWT) that log clients in, if there is a key. See [security.md](security.md#tokens)."
+    ),
+    section!(
+        log_in_hook: LogInHookConfig,
+        "An HTTP service that decides log-ins. See [security.md](security.md#log-ins-by-an-http-service)."
+    ),
+    section!(
+        ldap: LdapConfig,
+        "A directory that decides log-ins. See [security.md](security.md#log-ins-by-a-directory-ldap)."
+    ),
+];
+
+/// The sections that may be repeated.
+pub(crate) const ARRAYS: [&str; 5] = ["listener", "queue", "mqtt_to_topic", "mqtt_to_queue", "topic_to_mqtt"];
+
+/// A value that is invalid, or contradicts another one.
+pub(crate) struct Fault {
+    pub(crate) path: KeyPath,
+    pub(crate) message: String,
+}
+
 impl Config {
-    /// Reads the file, if one is given, and applies the command line to it.
-    pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
-        let table = match &args.config {
-            None => Table::new(),
-            Some(path) => read(path)?,
+    /// Checks the bounds of all keys.
+    pub(crate) fn check_bounds(&self) -> Vec<Fault> {
+        let faults_of = |section: &'static Section| {
+            (section.check)(self).into_iter().map(move |error| key_fault(section.name, error))
         };
-        Self::from_table(table, args)
+        SECTIONS.iter().flat_map(faults_of).collect()
     }
 
-    fn from_table(mut table: Table, args: &ServeArgs) -> Result<Self, String> {
-        for setting in &args.set {
-            apply_setting(&mut table, setting)?;
+    /// Checks everything that needs no files.
+    pub(crate) fn check(&self) -> Vec<Fault> {
+        let mut faults = self.check_bounds();
+        let has_kafka = !self.kafka.listen.is_empty();
+        let audit_topic = self.security.audit_topic();
+        let more = [
+            ("mqtt", check_write_only(&self.mqtt.write_only_topics)),
+            ("kafka", self.kafka.check_more()),
+            ("http", check_origins(&self.http.allowed_origins)),
+            ("security", self.security.check_more()),
+            ("jwt", self.jwt.check_more()),
+            ("ldap", self.ldap.check_more()),
+        ];
+        faults.extend(
+            more.into_iter()
+                .filter_map(|(section, result)| result.err().map(|error| key_fault(section, error))),
+        );
+        let whole = |message| Fault { path: KeyPath::default(), message };
+        faults.extend(self.check_services().err().map(whole));
+        faults.extend(self.check_tokens().err().map(whole));
+        // Each item on its own first, and then all of them, for what they have in common.
+        faults.extend(item_faults("listener", &self.listener, |items| check_listeners(items, has_kafka)));
+        faults.extend(item_faults("queue", &self.queue, |items| check_queues(items, audit_topic.as_deref())));
+        let check = |sections: &Sections<'_>| convert(sections).map(drop);
+        faults.extend(item_faults("mqtt_to_topic", &self.mqtt_to_topic, |items| {
+            check(&self.bindings_of(items, &[], &[]))
+        }));
+        faults.extend(item_faults("mqtt_to_queue", &self.mqtt_to_queue, |items| {
+            check(&self.bindings_of(&[], items, &[]))
+        }));
+        faults.extend(item_faults("topic_to_mqtt", &self.topic_to_mqtt, |items| {
+            check(&self.bindings_of(&[], &[], items))
+        }));
+        if faults.is_empty() {
+            faults.extend(self.bindings().err().map(whole));
         }
-        let mut config: Self = table.try_into().map_err(|error| error.to_string())?;
-        if let Some(data) = &args.data {
-            config.server.data = data.display().to_string();
-        }
-        if let Some(listen) = &args.listen {
-            config.mqtt.listen.clone_from(listen);
-        }
-        if let Some(listen) = &args.kafka_listen {
-            config.kafka.listen.clone_from(listen);
-        }
-        if let Some(listen) = &args.http_listen {
-            config.http.listen.clone_from(listen);
-        }
-        if let Some(shards) = args.shards {
-            config.runtime.shards = u16::try_from(shards).unwrap_or(u16::MAX);
-        }
-        let checked = |section: &str, result: Result<(), (&str, String)>| {
-            result.map_err(|(key, error)| format!("{section}.{key}: {error}"))
-        };
-        checked("server", config.server.check())?;
-        checked("runtime", config.runtime.check())?;
-        checked("memory", config.memory.check())?;
-        checked("mqtt", config.mqtt.check())?;
-        checked("mqtt", check_write_only(&config.mqtt.write_only_topics))?;
-        checked("kafka", config.kafka.check())?;
-        checked("kafka", config.kafka.check_more())?;
-        checked("http", config.http.check())?;
-        checked("http", check_origins(&config.http.allowed_origins))?;
-        checked("queues", config.queues.check())?;
-        checked("security", config.security.check())?;
-        checked("security", config.security.check_more())?;
-        checked("jwt", config.jwt.check())?;
-        checked("jwt", config.jwt.check_more())?;
-        checked("log_in_hook", config.log_in_hook.check())?;
-        checked("ldap", config.ldap.check())?;
-        checked("ldap", config.ldap.check_more())?;
-        config.check_services()?;
-        config.check_tokens()?;
-        check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
-        check_queues(&config.queue, config.security.audit_topic().as_deref())?;
-        config.bindings()?;
-        Ok(config)
+        faults
     }
 
     /// Checks that tokens are accepted where a listener offers to log in with them.
@@ -371,16 +442,43 @@ impl Config {
     /// # Errors
     /// Names the invalid binding and its error.
     pub(crate) fn bindings(&self) -> Result<Declared, String> {
-        convert(&Sections {
-            mqtt_to_topic: &self.mqtt_to_topic,
-            mqtt_to_queue: &self.mqtt_to_queue,
-            topic_to_mqtt: &self.topic_to_mqtt,
+        convert(&self.bindings_of(&self.mqtt_to_topic, &self.mqtt_to_queue, &self.topic_to_mqtt))
+    }
+
+    fn bindings_of<'a>(
+        &'a self,
+        mqtt_to_topic: &'a [MqttToTopic],
+        mqtt_to_queue: &'a [MqttToQueue],
+        topic_to_mqtt: &'a [TopicToMqtt],
+    ) -> Sections<'a> {
+        Sections {
+            mqtt_to_topic,
+            mqtt_to_queue,
+            topic_to_mqtt,
             queues: &self.queue,
             audit_topic: self.security.audit_topic(),
             has_kafka: !self.kafka.listen.is_empty(),
             topic_levels_max: self.mqtt.max_topic_levels,
-        })
+        }
     }
+}
+
+/// The error of a key: `section.key: what is wrong`.
+fn key_fault(section: &str, (key, error): (&str, String)) -> Fault {
+    Fault { path: KeyPath::key(section, key), message: format!("{section}.{key}: {error}") }
+}
+
+/// Checks each item of an array on its own, and then all of them if none is invalid.
+fn item_faults<T>(section: &str, items: &[T], check: impl Fn(&[T]) -> Result<(), String>) -> Vec<Fault> {
+    let fault = |index, message| Fault { path: KeyPath::item(section, index), message };
+    let checked = items.iter().enumerate().filter_map(|(index, item)| {
+        check(std::slice::from_ref(item)).err().map(|message| fault(index, message))
+    });
+    let mut faults: Vec<Fault> = checked.collect();
+    if faults.is_empty() {
+        faults.extend(check(items).err().map(|message| fault(0, message)));
+    }
+    faults
 }
 
 /// Checks `mqtt.write_only_topics`: a filter that matches nothing would protect nothing.
@@ -406,205 +504,4 @@ fn check_origins(origins: &[String]) -> Result<(), (&'static str, String)> {
         Err(error) => Err(error.to_string()),
     };
     origins.iter().try_for_each(check).map_err(|error| ("allowed_origins", error))
-}
-
-/// Parses and checks a file on its own, so that an error points at its line.
-fn read(path: &Path) -> Result<Table, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let with_location = |error: toml::de::Error| format!("{}:\n{error}", path.display());
-    toml::from_str::<Config>(&text).map_err(with_location)?;
-    toml::from_str(&text).map_err(with_location)
-}
-
-/// Applies one `section.key=value`. The value is parsed as TOML; if that fails, it is a string.
-fn apply_setting(table: &mut Table, setting: &Setting) -> Result<(), String> {
-    let (section, key) = setting.key.split_once('.').ok_or("--set: the key must be SECTION.KEY")?;
-    let value = toml::from_str::<Table>(&format!("value = {}", setting.value))
-        .ok()
-        .and_then(|mut parsed| parsed.remove("value"))
-        .unwrap_or_else(|| Value::String(setting.value.clone()));
-    let entry = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
-    let section = entry.as_table_mut().ok_or_else(|| format!("{section:?} is not a section"))?;
-    section.insert(key.to_owned(), value);
-    Ok(())
-}
-
-/// Introduction of the reference page.
-const REFERENCE_HEAD: &str = "\
-# Configuration
-
-Generated by `cargo xtask config-reference` from the configuration types. Do not edit.
-
-`mainstem` runs without a configuration. `mainstem --config FILE` reads a TOML file with the sections below. Every key
-has a default, so list only the keys that you change:
-
-```toml
-[mqtt]
-listen = \"127.0.0.1:1884\"
-max_queued_messages = 5000
-queue_overflow = \"drop-oldest\"
-```
-
-Keys that count bytes or time name their unit, as `max_queued_bytes` and `connect_timeout_ms` do. They take a number in
-that unit, or text with a unit: sizes in B, KB, MB, GB and TB (powers of 1000) or KiB, MiB, GiB and TiB (powers of
-1024), durations in us, ms, s, min (or m), h and d. `max_queued_bytes = \"16MiB\"` is `max_queued_bytes = 16777216`.
-
-A `listen` key takes an address such as `0.0.0.0:1883` or `[::1]:1883`, or a host name such as `localhost:1883`, which
-is resolved at start, to its first IPv4 address if it has one. An empty one disables the listener.
-
-`--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. The flags `--data`, `--listen`,
-`--kafka-listen`, `--http-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen`, `http.listen`
-and `runtime.shards`, and take precedence over `--set`.
-
-The configuration is read once, at start. The broker does not start if a key is unknown, or if a value has the wrong
-type or is out of bounds; the error names the line of the file or the key.
-
-[mqtt.md](mqtt.md) describes what happens at each limit.
-";
-
-/// The reference page of all keys, as Markdown.
-pub(crate) fn reference() -> String {
-    [
-        REFERENCE_HEAD.to_owned(),
-        reference_section("server", "The process.", ServerConfig::fields()),
-        reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
-        reference_section(
-            "memory",
-            "The memory of the process. [mqtt.md](mqtt.md#memory) lists what is refused as it runs out.",
-            MemoryConfig::fields(),
-        ),
-        reference_section("mqtt", "The MQTT listener, sessions and messages.", MqttConfig::fields()),
-        reference_section(
-            "kafka",
-            "The Kafka listener, and defaults of topics and groups. In parentheses: the name of the key in Kafka.",
-            KafkaConfig::fields(),
-        ),
-        reference_section(
-            "http",
-            "The HTTP API. See [http.md](http.md).",
-            HttpConfig::fields(),
-        ),
-        reference_section("queues", "Work queues in general. See [queues.md](queues.md).", QueuesConfig::fields()),
-        reference_section("security", "Users and rules. See [security.md](security.md).", SecurityConfig::fields()),
-        reference_section(
-            "jwt",
-            "Tokens (JWT) that log clients in, if there is a key. See [security.md](security.md#tokens).",
-            JwtConfig::fields(),
-        ),
-        reference_section(
-            "log_in_hook",
-            "An HTTP service that decides log-ins. See [security.md](security.md#log-ins-by-an-http-service).",
-            LogInHookConfig::fields(),
-        ),
-        reference_section(
-            "ldap",
-            "A directory that decides log-ins. See [security.md](security.md#log-ins-by-a-directory-ldap).",
-            LdapConfig::fields(),
-        ),
-        listener_section::REFERENCE.to_owned(),
-        crate::queues::reference(),
-        crate::bindings::REFERENCE.to_owned(),
-    ]
-    .concat()
-}
-
-fn reference_section(name: &str, doc: &str, fields: Vec<Field>) -> String {
-    let row = |Field { key, default, bounds, doc }| format!("| `{key}` | `{default}` | {bounds} | {doc} |\n");
-    let rows = fields.into_iter().map(row).collect::<Vec<_>>().concat();
-    let head = "| key | default | bounds | description |\n|---|---|---|---|";
-    format!("\n## `[{name}]`\n\n{doc}\n\n{head}\n{rows}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with(set: &[&str]) -> Result<Config, String> {
-        let set = set.iter().map(|text| text.parse().unwrap()).collect();
-        Config::from_table(Table::new(), &ServeArgs { set, ..ServeArgs::default() })
-    }
-
-    #[test]
-    fn numbers_may_have_a_unit_and_errors_say_what_is_expected() {
-        let config =
-            with(&["mqtt.max_queued_bytes=4MiB", "mqtt.connect_timeout_ms=2s", "kafka.retention_ms=-1"])
-                .unwrap();
-        assert_eq!((config.mqtt.max_queued_bytes, config.mqtt.connect_timeout_ms), (4 << 20, 2_000));
-        for (setting, parts) in [
-            (
-                "mqtt.max_queued_bytes=4 apples",
-                ["expected a number of bytes, or a size such as", "max_queued_bytes"],
-            ),
-            ("mqtt.max_sessions=many", ["expected a number", "max_sessions"]),
-            ("mqtt.max_sessions=-1", ["-1 is out of range", "max_sessions"]),
-            ("mqtt.max_sesions=1", ["unknown key `max_sesions`", "did you mean `max_sessions`?"]),
-            ("mqtt.queue_qos0=1", ["expected true or false", "queue_qos0"]),
-            ("mqtt.listen=1883", ["expected text in quotation marks", "listen"]),
-        ] {
-            let error = with(&[setting]).unwrap_err();
-            assert!(parts.iter().all(|part| error.contains(part)), "{setting}: {error}");
-            assert!(
-                !["u8", "u16", "u32", "u64", "i64", "usize"].iter().any(|name| error.contains(name)),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn settings_override_the_file_and_are_checked() {
-        let config = with(&["mqtt.max_queued_messages=7", "mqtt.queue_overflow=drop-oldest"]).unwrap();
-        assert_eq!(config.mqtt.max_queued_messages, 7);
-        assert_eq!(config.mqtt.queue_overflow, mainstem_mqtt_server::QueueOverflow::DropOldest);
-        assert_eq!(
-            with(&["kafka.group_min_session_timeout_ms=10", "kafka.group_max_session_timeout_ms=9"])
-                .unwrap_err(),
-            "kafka.group_min_session_timeout_ms: is above group_max_session_timeout_ms"
-        );
-        assert_eq!(with(&["mqtt.maximum_qos=3"]).unwrap_err(), "mqtt.maximum_qos: 3 is not within 0 to 2");
-        assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown key `max_quued`"));
-        assert!(with(&["mqtt.retain_available=7"]).unwrap_err().contains("retain_available"));
-    }
-
-    #[test]
-    fn one_service_decides_log_ins_and_its_section_is_whole() {
-        let directory = ["ldap.url=ldap://localhost", "ldap.user_dn=uid=${user},o=x"];
-        assert!(with(&directory).is_ok());
-        for (more, expected) in [
-            (&["log_in_hook.url=http://localhost"][..], "ldap.url, log_in_hook.url: one service"),
-            (&["ldap.user_base=o=x"], "ldap.user_dn: expected either"),
-            (&["ldap.user_dn="], "ldap.user_dn: expected either"),
-            (&["ldap.bind_dn=cn=broker"], "ldap.bind_dn: expected bind_password_file"),
-            (&["ldap.url="], "ldap.user_dn: has no effect without ldap.url"),
-        ] {
-            let error = with(&[&directory[..], more].concat()).unwrap_err();
-            assert!(error.starts_with(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn write_only_topics_are_valid_filters() {
-        assert!(with(&["mqtt.write_only_topics=[\"secret/#\", \"+/key\"]"]).is_ok());
-        for filter in ["", "a#", "a/#/b", "a+", "$share/g/a"] {
-            let error = with(&[&format!("mqtt.write_only_topics=[{filter:?}]")]).unwrap_err();
-            assert!(error.starts_with("mqtt.write_only_topics: filter"), "{error}");
-        }
-    }
-
-    #[test]
-    fn origins_are_listed_one_by_one() {
-        assert!(with(&["http.allowed_origins=[\"https://a.example\", \"http://localhost:3000\"]"]).is_ok());
-        for origin in ["*", "null", "a.example", "https://a.example/", "https://"] {
-            let error = with(&[&format!("http.allowed_origins=[{origin:?}]")]).unwrap_err();
-            assert!(error.starts_with("http.allowed_origins: "), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_error_points_at_the_unknown_key() {
-        let path = std::env::temp_dir().join(format!("mainstem-config-{}.toml", std::process::id()));
-        std::fs::write(&path, "[mqtt]\nmax_quued = 3\n").unwrap();
-        let error = read(&path).unwrap_err();
-        std::fs::remove_file(&path).unwrap();
-        assert!(error.contains("max_quued = 3\n") && error.contains("^^^^"), "{error}");
-    }
 }

@@ -9,7 +9,10 @@ use mainstem_mqtt_server::settings;
 settings! {
     /// Tokens (JWT) that log clients in. See security.md.
     pub struct JwtConfig {
-        /// File with the secret of HS256, HS384 and HS512, of 32 bytes or more; empty for none.
+        /// The secret of HS256, HS384 and HS512, of 32 bytes or more; empty for none. Set it by `MAINSTEM_JWT__SECRET`
+        /// rather than in a file that others can read.
+        secret: String = "", [secret];
+        /// File with such a secret; empty for none.
         secret_file: String = "";
         /// PEM file with public keys, RSA, P-256, P-384 or Ed25519; empty for none.
         public_key_file: String = "";
@@ -42,7 +45,7 @@ settings! {
 impl JwtConfig {
     /// Whether tokens are accepted: there is a source of keys.
     pub(crate) fn is_enabled(&self) -> bool {
-        [&self.secret_file, &self.public_key_file, &self.jwks_file, &self.jwks_url]
+        [&self.secret, &self.secret_file, &self.public_key_file, &self.jwks_file, &self.jwks_url]
             .iter()
             .any(|source| !source.is_empty())
     }
@@ -57,7 +60,8 @@ impl JwtConfig {
         }
         let rules = !self.issuers.is_empty() || !self.audiences.is_empty() || !self.roles_claim.is_empty();
         if rules && !self.is_enabled() {
-            let what = "no token is accepted without secret_file, public_key_file, jwks_file or jwks_url";
+            let what =
+                "no token is accepted without secret, secret_file, public_key_file, jwks_file or jwks_url";
             return Err(("issuers, audiences, roles_claim", what.into()));
         }
         Ok(())
@@ -81,6 +85,7 @@ impl JwtConfig {
                 user_claim: self.user_claim.clone(),
                 roles_claim: self.roles_claim.clone(),
             },
+            secret: (!self.secret.is_empty()).then(|| self.secret.clone()),
             secret_file: file(&self.secret_file),
             public_key_file: file(&self.public_key_file),
             jwks_file: file(&self.jwks_file),

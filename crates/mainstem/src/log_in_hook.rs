@@ -14,7 +14,10 @@ settings! {
         url: String = "";
         /// PEM file with the authorities that are trusted for `url`; empty for those of the system.
         ca_file: String = "";
-        /// File with the value of the header Authorization of the requests, such as `Bearer SECRET`; empty for none.
+        /// Value of the header Authorization of the requests, such as `Bearer SECRET`; empty for none. Set it by
+        /// `MAINSTEM_LOG_IN_HOOK__AUTHORIZATION` rather than in a file that others can read.
+        authorization: String = "", [secret];
+        /// File with this value; empty for none.
         authorization_file: String = "";
         /// Longest time for an answer, in ms. Without one, the client is refused.
         timeout_ms: u32 = 2_000_u32, in 10 ..= 60_000;
@@ -39,19 +42,10 @@ impl LogInHookConfig {
             return Ok(None);
         }
         let file = |path: &String| (!path.is_empty()).then(|| PathBuf::from(path));
-        let authorization = file(&self.authorization_file).map(|path| {
-            let what = |error: &dyn std::fmt::Display| {
-                format!("log_in_hook.authorization_file: {}: {error}", path.display())
-            };
-            let value = fs::read_to_string(&path).map_err(|error| what(&error))?;
-            let value = value.trim().to_owned();
-            let is_header = !value.is_empty() && value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-            if is_header { Ok(value) } else { Err(what(&"expected one line of printable ASCII characters")) }
-        });
         let settings = HookSettings {
             url: self.url.clone(),
             ca_file: file(&self.ca_file),
-            authorization: authorization.transpose()?,
+            authorization: self.header_value()?,
             timeout: Duration::from_millis(self.timeout_ms.into()),
             limits: ServiceLimits {
                 threads: self.max_requests as usize,
@@ -61,5 +55,20 @@ impl LogInHookConfig {
             },
         };
         Hook::open(settings).map(Some)
+    }
+
+    /// The value of the header Authorization, if there is one.
+    fn header_value(&self) -> Result<Option<String>, String> {
+        let (source, value) = match (self.authorization.as_str(), self.authorization_file.as_str()) {
+            ("", "") => return Ok(None),
+            (value, "") => ("log_in_hook.authorization".to_owned(), Ok(value.to_owned())),
+            ("", path) => (format!("log_in_hook.authorization_file: {path}"), fs::read_to_string(path)),
+            _ => return Err("log_in_hook: set authorization or authorization_file, not both".into()),
+        };
+        let value = value.map_err(|error| format!("{source}: {error}"))?.trim().to_owned();
+        if value.is_empty() || !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return Err(format!("{source}: expected one line of printable ASCII characters"));
+        }
+        Ok(Some(value))
     }
 }

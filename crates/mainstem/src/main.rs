@@ -2,13 +2,15 @@
 //!
 //! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
 //! `queue`, `binding`, `user`, `key`, `acl` and `bench` are tools that talk to a broker over the network; `cert` makes
-//! certificates. `verify` and `repair` work on a data directory that no broker uses.
+//! certificates, and `config` checks configurations. `verify` and `repair` work on a data directory that no broker
+//! uses.
 //!
 //! # Files
 //! | file | contents |
 //! |---|---|
 //! | `cli.rs`, `cli/` | the command line: subcommands and flags |
-//! | `config.rs` | the configuration file and its reference page |
+//! | `config.rs`, `config/` | the configuration: file, environment, command line; its reference page |
+//! | `config_tool.rs` | `mainstem config` |
 //! | `queues.rs` | queues declared in the configuration |
 //! | `bindings.rs`, `bindings/` | bindings declared in the configuration, and those added at run time |
 //! | `serve.rs` | `mainstem serve`: start and shutdown |
@@ -31,6 +33,7 @@ mod check;
 mod cli;
 mod commit_times;
 mod config;
+mod config_tool;
 mod descriptors;
 mod health_store;
 mod jwt;
@@ -68,11 +71,11 @@ fn main() -> ExitCode {
         Command::Acl(args) => return tool::acl(&args),
         Command::Quota(args) => return tool::quota(&args),
         Command::Ban(args) => return tool::ban(&args),
+        Command::Config(args) => return config_tool::run(&args),
         Command::Cert(args) => return tool::cert(&args),
         Command::Bench(command) => return tool::bench(&command),
         Command::Verify(args) => return check::run_verify(&args),
         Command::Repair(args) => return check::run_repair(&args),
-        Command::ConfigReference => print(&config::reference()),
         Command::MetricsReference => print(&process_metrics::reference()),
     };
     match outcome {

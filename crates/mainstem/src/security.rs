@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mainstem_auth::{Host, Limits, LogInService, Providers};
 use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_kafka_server::{BoundTopic, check_topic};
-use mainstem_mqtt_server::config_value::ConfigValue;
+use mainstem_mqtt_server::config_value::{ConfigValue, Kind};
 use mainstem_mqtt_server::settings;
 use mainstem_quota::{BucketSettings, QuotaKey};
 use mainstem_runtime::{AddressGate, Refusal};
@@ -83,6 +83,17 @@ pub(crate) enum AllowAnonymous {
 }
 
 impl ConfigValue for AllowAnonymous {
+    const KIND: Kind = Kind::Choice;
+
+    fn literal(&self) -> String {
+        let text = match self {
+            Self::True => "true",
+            Self::False => "false",
+            Self::Auto => "\"auto\"",
+        };
+        text.into()
+    }
+
     fn deserialize<'de, D: Deserializer<'de>>(_: &'static str, deserializer: D) -> Result<Self, D::Error> {
         struct Value;
 
@@ -140,14 +151,23 @@ impl SecurityConfig {
             super_users: self.super_users.iter().map(|name| name.as_str().into()).collect(),
             ..Settings::default()
         };
-        if !self.password_file.is_empty() {
-            let explain = |error: &dyn std::fmt::Display| {
-                format!("security.password_file: {}: {error}", self.password_file)
-            };
-            let text = std::fs::read_to_string(&self.password_file).map_err(|error| explain(&error))?;
-            settings.file_users = read_password_file(&text).map_err(|error| explain(&error))?;
-        }
+        settings.file_users = self.users()?;
         Ok(settings)
+    }
+
+    /// The users of the password file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is invalid.
+    pub(crate) fn users(&self) -> Result<BTreeMap<Arc<str>, Arc<User>>, String> {
+        if self.password_file.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let explain = |error: &dyn std::fmt::Display| {
+            format!("security.password_file: {}: {error}", self.password_file)
+        };
+        let text = std::fs::read_to_string(&self.password_file).map_err(|error| explain(&error))?;
+        read_password_file(&text).map_err(|error| explain(&error))
     }
 
     fn limits(&self) -> Limits {

@@ -26,7 +26,7 @@ use signal_hook::iterator::Signals;
 use crate::bindings::{BindingManager, BindingTargets};
 use crate::cli::ServeArgs;
 use crate::commit_times::CommitTimes;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
 use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
@@ -43,7 +43,7 @@ use crate::storage::{self, RestoredShard, SharedState};
 /// A message for the user: why the broker could not start, or why it ended.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     process_metrics::note_start();
-    let mut config = Config::load(args)?;
+    let mut config = config::load(args).map_err(|problems| problems.to_string())?.config;
     start_logging(&config.server.log_level)?;
     security::create_private_files();
     let _lock = security::lock_data(Path::new(&config.server.data))?;

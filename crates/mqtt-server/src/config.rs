@@ -5,24 +5,36 @@ use serde::{Deserialize, Serialize};
 
 use mainstem_mqtt::QoS;
 
-/// A field of the reference page.
+use crate::config_value::Kind;
+
+/// A key of a section: what the reference page, the JSON Schema and a reload know about it.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// Key within its section.
     pub key: &'static str,
+    /// Type of its values.
+    pub kind: Kind,
     /// Default, as written in TOML.
     pub default: String,
     /// Bounds or choices; empty if any value is valid.
     pub bounds: &'static str,
+    /// Lowest and highest number.
+    pub range: Option<(i128, i128)>,
     /// Description.
     pub doc: &'static str,
+    /// Whether a reload applies a new value to the running broker. If not, the broker must restart.
+    pub is_reloadable: bool,
+    /// Whether the value must not be shown.
+    pub is_secret: bool,
 }
 
-/// Declares a section: a struct that serde fills, its defaults, its bounds, and its documentation.
+/// Declares a section: a struct that serde fills, its defaults, its bounds, and its documentation. A key may end with
+/// marks: `[reloadable]`, if a reload of the configuration applies its new value, and `[secret]`, if it is never shown.
 #[macro_export]
 macro_rules! settings {
     ($(#[doc = $section_doc:literal])+ pub struct $name:ident {
-        $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:expr $(, in $low:literal ..= $high:literal)? $(, one of $choices:literal)?;)+
+        $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:expr
+            $(, in $low:literal ..= $high:literal)? $(, one of $choices:literal)? $(, [$($mark:ident),+])?;)+
     }) => {
         $(#[doc = $section_doc])+
         #[derive(Clone, Debug)]
@@ -68,44 +80,35 @@ macro_rules! settings {
             pub fn fields() -> Vec<$crate::config::Field> {
                 vec![$($crate::config::Field {
                     key: stringify!($key),
-                    default: $crate::config::toml_literal(&format!("{:?}", <$type>::from($default))),
+                    kind: <$type as $crate::config_value::ConfigValue>::KIND,
+                    default: $crate::config_value::ConfigValue::literal(&<$type>::from($default)),
                     bounds: concat!($(stringify!($low), " to ", stringify!($high))? $($choices)?),
+                    range: [$(($low, $high))?].first().copied(),
                     doc: concat!($($doc),+).trim_ascii_start(),
+                    is_reloadable: [$($(stringify!($mark)),+)?].contains(&"reloadable"),
+                    is_secret: [$($(stringify!($mark)),+)?].contains(&"secret"),
                 }),+]
             }
 
-            /// Checks the bounds.
-            ///
-            /// # Errors
-            /// Key and explanation of the first field out of bounds.
-            pub fn check(&self) -> Result<(), (&'static str, String)> {
+            /// Every key of this section with its value as TOML, in order.
+            pub fn values(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($key), $crate::config_value::ConfigValue::literal(&self.$key))),+]
+            }
+
+            /// Checks the bounds: key and explanation of each field out of bounds.
+            pub fn check(&self) -> Vec<(&'static str, String)> {
+                let mut errors = Vec::new();
                 $($(
                     let value = i128::from(self.$key);
                     let bounds: std::ops::RangeInclusive<i128> = $low..=$high;
                     if !bounds.contains(&value) {
-                        return Err((stringify!($key), format!("{value} is not within {} to {}", stringify!($low), stringify!($high))));
+                        errors.push((stringify!($key), format!("{value} is not within {} to {}", stringify!($low), stringify!($high))));
                     }
                 )?)+
-                Ok(())
+                errors
             }
         }
     };
-}
-
-/// A default in TOML: enum variants become kebab-case strings.
-pub fn toml_literal(debug: &str) -> String {
-    if !debug.starts_with(|first: char| first.is_ascii_uppercase()) {
-        return debug.to_owned();
-    }
-    let mut text = String::from("\"");
-    for (index, letter) in debug.char_indices() {
-        if letter.is_ascii_uppercase() && index > 0 {
-            text.push('-');
-        }
-        text.push(letter.to_ascii_lowercase());
-    }
-    text.push('"');
-    text
 }
 
 /// What happens to a message for a session whose queue is full.
@@ -159,6 +162,12 @@ pub enum Redirect {
 macro_rules! choices {
     ($($type:ty),+) => {$(
         impl $crate::config_value::ConfigValue for $type {
+            const KIND: $crate::config_value::Kind = $crate::config_value::Kind::Choice;
+
+            fn literal(&self) -> String {
+                $crate::config_value::choice_literal(&format!("{self:?}"))
+            }
+
             fn deserialize<'de, D: serde::Deserializer<'de>>(
                 _: &'static str,
                 deserializer: D,
@@ -289,9 +298,10 @@ mod tests {
 
     #[test]
     fn defaults_are_within_their_bounds() {
-        assert_eq!(MqttConfig::default().check(), Ok(()));
-        let wrong = MqttConfig { maximum_qos: 3, ..MqttConfig::default() };
-        assert_eq!(wrong.check().unwrap_err().0, "maximum_qos");
+        assert_eq!(MqttConfig::default().check(), []);
+        let wrong = MqttConfig { maximum_qos: 3, max_sessions: 0, ..MqttConfig::default() };
+        let keys: Vec<_> = wrong.check().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["max_sessions", "maximum_qos"]);
     }
 
     #[test]

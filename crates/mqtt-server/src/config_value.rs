@@ -94,8 +94,29 @@ fn quantity(unit: Unit, text: &str) -> Option<i128> {
     (total % divisor == 0).then_some(total / divisor)
 }
 
+/// Type of the values of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number, or text with a unit if the name of the key has one.
+    Number,
+    /// True or false.
+    Flag,
+    /// Text.
+    Text,
+    /// An array of texts.
+    Texts,
+    /// One of the values that the bounds of its key lists.
+    Choice,
+}
+
 /// The value of a configuration key.
 pub trait ConfigValue: Sized {
+    /// What kind of value it is.
+    const KIND: Kind;
+
+    /// The value as written in TOML, numbers in the unit of their key.
+    fn literal(&self) -> String;
+
     /// Deserializes the value of `key`.
     ///
     /// # Errors
@@ -141,6 +162,12 @@ impl<T: TryFrom<i128>> Visitor<'_> for Number<T> {
 macro_rules! numbers {
     ($($type:ty),+) => {$(
         impl ConfigValue for $type {
+            const KIND: Kind = Kind::Number;
+
+            fn literal(&self) -> String {
+                self.to_string()
+            }
+
             fn deserialize<'de, D: Deserializer<'de>>(key: &'static str, deserializer: D) -> Result<Self, D::Error> {
                 deserializer.deserialize_any(Number { key, value: PhantomData })
             }
@@ -181,21 +208,70 @@ impl Visitor<'_> for Text {
 }
 
 impl ConfigValue for bool {
+    const KIND: Kind = Kind::Flag;
+
+    fn literal(&self) -> String {
+        self.to_string()
+    }
+
     fn deserialize<'de, D: Deserializer<'de>>(_: &'static str, deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Flag)
     }
 }
 
 impl ConfigValue for String {
+    const KIND: Kind = Kind::Text;
+
+    fn literal(&self) -> String {
+        text_literal(self)
+    }
+
     fn deserialize<'de, D: Deserializer<'de>>(_: &'static str, deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Text)
     }
 }
 
 impl ConfigValue for Vec<String> {
+    const KIND: Kind = Kind::Texts;
+
+    fn literal(&self) -> String {
+        let texts: Vec<String> = self.iter().map(|text| text_literal(text)).collect();
+        format!("[{}]", texts.join(", "))
+    }
+
     fn deserialize<'de, D: Deserializer<'de>>(_: &'static str, deserializer: D) -> Result<Self, D::Error> {
         serde::Deserialize::deserialize(deserializer)
     }
+}
+
+/// Text as a basic string of TOML.
+pub fn text_literal(text: &str) -> String {
+    let mut literal = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' => literal.push_str("\\\""),
+            '\\' => literal.push_str("\\\\"),
+            control if control.is_control() => {
+                literal.extend(format!("\\u{:04X}", u32::from(control)).chars());
+            }
+            other => literal.push(other),
+        }
+    }
+    literal.push('"');
+    literal
+}
+
+/// The name of an enum variant, as `Debug` prints it, as a string of TOML in kebab case.
+pub fn choice_literal(variant: &str) -> String {
+    let mut text = String::from("\"");
+    for (index, letter) in variant.char_indices() {
+        if letter.is_ascii_uppercase() && index > 0 {
+            text.push('-');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text.push('"');
+    text
 }
 
 /// Deserializes a key of a section: one of a list.
@@ -220,9 +296,7 @@ impl Visitor<'_> for KeySeed {
         if let Some(known) = self.0.iter().find(|known| **known == key) {
             return Ok(known);
         }
-        let similar = self.0.iter().min_by_key(|known| distance(known, key));
-        let similar = similar.filter(|known| distance(known, key) <= key.len().div_ceil(3));
-        let hint = similar.map_or(String::new(), |known| format!("; did you mean `{known}`?"));
+        let hint = similar(self.0, key).map_or(String::new(), |known| format!("; did you mean `{known}`?"));
         Err(E::custom(format!("unknown key `{key}`{hint} (docs/configuration.md lists all keys)")))
     }
 }
@@ -261,6 +335,12 @@ pub fn read_section<'de, A: MapAccess<'de>>(
         set(key, map)?;
     }
     Ok(())
+}
+
+/// The name that was probably meant, if one is similar to `name`.
+pub fn similar<'a>(known: &[&'a str], name: &str) -> Option<&'a str> {
+    let nearest = known.iter().min_by_key(|known| distance(known, name));
+    nearest.copied().filter(|known| distance(known, name) <= name.len().div_ceil(3))
 }
 
 /// Number of letters to insert, remove or replace to turn one text into the other (Levenshtein).
@@ -317,6 +397,16 @@ mod tests {
             let error = parse(key, text).expect_err(text);
             assert!(error.starts_with(&format!("{text:?}: expected a number of ")), "{error}");
         }
+    }
+
+    #[test]
+    fn literals_are_toml() {
+        assert_eq!("a \"b\" c:\\d\u{7}".to_owned().literal(), r#""a \"b\" c:\\d\u0007""#);
+        assert_eq!(vec!["a".to_owned(), "b".to_owned()].literal(), r#"["a", "b"]"#);
+        assert_eq!(
+            (7_u16.literal(), true.literal(), choice_literal("DropOldest")),
+            ("7".into(), "true".into(), "\"drop-oldest\"".into())
+        );
     }
 
     #[test]

@@ -34,6 +34,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct TokenSettings {
     /// What tokens must have, and what their claims mean.
     pub rules: TokenRules,
+    /// A secret.
+    pub secret: Option<String>,
     /// File with a secret.
     pub secret_file: Option<PathBuf>,
     /// PEM file with public keys.
@@ -149,9 +151,9 @@ impl Shared {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(sources);
     }
 
-    /// The keys of each file.
+    /// The keys of the secret and of each file.
     fn read_files(&self) -> Vec<(String, Result<Vec<Key>, String>)> {
-        let TokenSettings { secret_file, public_key_file, jwks_file, .. } = &self.settings;
+        let TokenSettings { secret, secret_file, public_key_file, jwks_file, .. } = &self.settings;
         let files: [(&str, &Option<PathBuf>, Parse); 3] = [
             ("jwt.secret_file", secret_file, of_secret),
             ("jwt.public_key_file", public_key_file, of_pem),
@@ -162,7 +164,8 @@ impl Shared {
             let keys = read_file(file).map_err(|error| error.to_string()).and_then(|bytes| parse(&bytes));
             Some((format!("{key}: {}", file.display()), keys))
         };
-        files.into_iter().filter_map(read).collect()
+        let secret = secret.as_ref().map(|secret| ("jwt.secret".to_owned(), of_secret(secret.as_bytes())));
+        secret.into_iter().chain(files.into_iter().filter_map(read)).collect()
     }
 
     fn run(&self, jobs: &Receiver<Job>) {

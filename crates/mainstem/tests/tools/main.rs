@@ -2,6 +2,7 @@
 
 mod bench_kafka;
 mod binding;
+mod config;
 mod kafka;
 mod mqtt;
 mod queue;

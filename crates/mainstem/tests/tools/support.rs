@@ -31,11 +31,16 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts a broker with `args` and waits until it accepts connections.
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_with(&[], args)
+    }
+
+    /// The same, with environment variables.
+    pub(crate) fn start_with(environment: &[(&str, &str)], args: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("mainstem-tools-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        Self::open(dir, args)
+        Self::open(dir, environment, args)
     }
 
     /// Kills the broker and starts it again with its data and without other arguments. Its ports may change.
@@ -43,15 +48,16 @@ impl Broker {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         // The new broker owns the directory before the old value is dropped.
-        *self = Self::open(std::mem::take(&mut self.dir), &[]);
+        *self = Self::open(std::mem::take(&mut self.dir), &[], &[]);
     }
 
-    fn open(dir: PathBuf, args: &[&str]) -> Self {
+    fn open(dir: PathBuf, environment: &[(&str, &str)], args: &[&str]) -> Self {
         let data = dir.join("data");
         let any = "127.0.0.1:0";
         let own = ["--listen", any, "--kafka-listen", any, "--http-listen", any, "--data"];
         let own = [&own[..], &[data.to_str().unwrap()]].concat();
-        let mut child = command(&[&own, args].concat()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut command = command(&[&own, args].concat());
+        let mut child = command.envs(environment.iter().copied()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut address = |protocol: &str| {
             let mut line = String::new();
@@ -177,7 +183,16 @@ pub(crate) struct Run {
 impl Run {
     /// Starts the binary with `input` as its standard input.
     pub(crate) fn start(args: &[&str], input: &[u8]) -> Self {
-        let mut child = command(args).spawn().unwrap();
+        Self::of(&mut command(args), args, input)
+    }
+
+    /// Starts the binary in a directory, with environment variables.
+    pub(crate) fn start_in(directory: &Path, environment: &[(&str, &str)], args: &[&str]) -> Self {
+        Self::of(command(args).current_dir(directory).envs(environment.iter().copied()), args, b"")
+    }
+
+    fn of(command: &mut Command, args: &[&str], input: &[u8]) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
         // A tool that exits early does not read all input.

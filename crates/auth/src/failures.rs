@@ -49,6 +49,11 @@ impl Failures {
         }
     }
 
+    /// Sets other limits. What has been counted counts.
+    pub(crate) fn set_limits(&mut self, per_address_max: u32, per_user_max: u32) {
+        (self.per_address_max, self.per_user_max) = (per_address_max, per_user_max);
+    }
+
     /// Whether a log-in must be refused unverified.
     pub(crate) fn is_limited(&self, user: &str, address: Option<IpAddr>, now: Instant) -> bool {
         self.keys(user, address).any(|(key, max)| {

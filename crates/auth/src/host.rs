@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::Instant;
 
 use mainstem_log::{Durability, Store};
@@ -26,7 +26,7 @@ use crate::log_ins::{ACCEPTED, FAILED, LIMITED, LogIns};
 use crate::providers::Providers;
 use crate::reply::{SharedReply, submit};
 use crate::verifier::Pool;
-use crate::writer::{Command, Writer};
+use crate::writer::{Command, ConfiguredUsers, Writer};
 
 /// Name of the log.
 const LOG: &str = "security";
@@ -158,6 +158,31 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Replaces the users that the configuration names, and waits until the others see it. What has logged in as a user
+    /// that is gone ends, as after the deletion of a user.
+    ///
+    /// # Errors
+    /// The host ends.
+    pub fn replace_users(&self, users: ConfiguredUsers) -> Result<(), ChangeError> {
+        let (sender, replaced) = channel();
+        let reply = Box::new(move |()| {
+            if sender.send(()).is_err() {
+                log::debug!("nobody waits for the users of the configuration");
+            }
+        });
+        self.edits
+            .send(Command::ReplaceUsers { users, reply })
+            .map_err(|_| ChangeError::Unavailable)
+            .and_then(|()| replaced.recv().map_err(|_| ChangeError::Unavailable))
+    }
+
+    /// Sets how many log-ins of one address and of one user may fail in a minute; 0 for no limit.
+    pub fn set_failure_limits(&self, per_address_max: u32, per_user_max: u32) {
+        self.log_ins.failures().set_limits(per_address_max, per_user_max);
+    }
+}
+
 impl SecurityHost for Host {
     fn published(&self) -> &Arc<Published> {
         &self.published
@@ -255,11 +280,13 @@ impl Authenticator for Host {
 
 impl SecurityAdmin for Host {
     fn change(&self, edit: Edit, by: Actor, reply: Reply<Result<Vec<Change>, ChangeError>>) {
-        let command = Command { edit, by, reply };
+        let command = Command::Edit { edit, by, reply };
         if let Err(error) = self.edits.try_send(command) {
             let (std::sync::mpsc::TrySendError::Full(command)
             | std::sync::mpsc::TrySendError::Disconnected(command)) = error;
-            (command.reply)(Err(ChangeError::Unavailable));
+            if let Command::Edit { reply, .. } = command {
+                reply(Err(ChangeError::Unavailable));
+            }
         }
     }
 
@@ -389,6 +416,29 @@ mod tests {
         assert!(matches!(change(&host, Box::new(one_more(9))), Err(ChangeError::Invalid(_))));
         let changes = change(&host, Box::new(one_more(11))).unwrap();
         assert!(changes.len() > 1 && matches!(changes.last(), Some(Change::PutBan(..))));
+    }
+
+    #[test]
+    fn configured_users_and_limits_can_be_replaced() {
+        let host = host(&Limits { failures_per_user_max: 2, ..Limits::default() });
+        add(&host, "alice", "secret").unwrap();
+        let epoch = host.published().state().epoch();
+        let file_users = [("bob".into(), Arc::new(User::new("bob").unwrap()))].into();
+        let users = ConfiguredUsers { file_users, super_users: ["alice".into()].into() };
+        host.replace_users(users.clone()).unwrap();
+        let state = host.published().state();
+        assert_eq!((state.settings().super_users.len(), state.all_users().count()), (1, 2));
+        assert_eq!(state.epoch(), epoch + 1);
+        // The same once more is no change, and edits keep what was replaced.
+        host.replace_users(users).unwrap();
+        assert_eq!(host.published().state().epoch(), epoch + 1);
+        add(&host, "carol", "secret").unwrap();
+        host.replace_users(ConfiguredUsers::default()).unwrap();
+        let names: Vec<_> = host.published().state().all_users().map(|user| user.name.to_string()).collect();
+        assert_eq!(names, ["alice", "carol"]);
+        assert_eq!(log_in(&host, "carol", "other"), LogInResult::Rejected);
+        host.set_failure_limits(0, 1);
+        assert_eq!(log_in(&host, "carol", "other"), LogInResult::Busy);
     }
 
     #[test]

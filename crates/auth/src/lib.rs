@@ -62,3 +62,4 @@ pub use jwt::{TokenRules, TokenSettings, Tokens};
 pub use ldap::{GroupSettings, Ldap, LdapSettings, Scope, UserEntry};
 pub use providers::{LogInService, Providers};
 pub use service::ServiceLimits;
+pub use writer::ConfiguredUsers;

@@ -3,6 +3,7 @@
 //! It takes one edit after the other, so that each is computed from the state that it changes, and publishes a state
 //! when its records are on disk.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mainstem_log::Store;
 use mainstem_partition::{CompactedLog, KeyValue};
 use mainstem_security::{
-    Actor, Change, ChangeError, Edit, Published, Reply, SecurityState, encode, encode_last_rule,
-    encode_last_use,
+    Actor, Change, ChangeError, Edit, Published, Reply, SecurityState, Settings, User, encode,
+    encode_last_rule, encode_last_use,
 };
 
 use crate::audit::Audit;
@@ -22,11 +23,21 @@ const STORE_USES_INTERVAL: Duration = Duration::from_mins(1);
 /// Last uses that are stored with one append.
 const USES_PER_BATCH: usize = 1000;
 
-/// An edit, and who gets its result.
-pub(crate) struct Command {
-    pub(crate) edit: Edit,
-    pub(crate) by: Actor,
-    pub(crate) reply: Reply<Result<Vec<Change>, ChangeError>>,
+/// The users that the configuration names.
+#[derive(Clone, Debug, Default)]
+pub struct ConfiguredUsers {
+    /// Users of the password file.
+    pub file_users: BTreeMap<Arc<str>, Arc<User>>,
+    /// Users that may do everything.
+    pub super_users: BTreeSet<Arc<str>>,
+}
+
+/// What the thread is asked for.
+pub(crate) enum Command {
+    /// An edit, and who gets its result.
+    Edit { edit: Edit, by: Actor, reply: Reply<Result<Vec<Change>, ChangeError>> },
+    /// Another password file or other super users. They are not stored: the configuration has them.
+    ReplaceUsers { users: ConfiguredUsers, reply: Reply<()> },
 }
 
 /// The owner of the log.
@@ -42,7 +53,11 @@ impl Writer {
     pub(crate) fn run(&mut self, commands: &Receiver<Command>) {
         loop {
             match commands.recv_timeout(STORE_USES_INTERVAL) {
-                Ok(Command { edit, by, reply }) => reply(self.change(edit, &by)),
+                Ok(Command::Edit { edit, by, reply }) => reply(self.change(edit, &by)),
+                Ok(Command::ReplaceUsers { users, reply }) => {
+                    self.replace_users(users);
+                    reply(());
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.store_uses(),
             }
@@ -72,6 +87,14 @@ impl Writer {
             if last + 1 < USES_PER_BATCH {
                 return;
             }
+        }
+    }
+
+    fn replace_users(&self, ConfiguredUsers { file_users, super_users }: ConfiguredUsers) {
+        let state = self.published.state();
+        let settings = Settings { file_users, super_users, ..state.settings().clone() };
+        if settings != *state.settings() {
+            self.published.publish(Arc::new(state.with_settings(settings)));
         }
     }
 

@@ -110,6 +110,12 @@ impl SecurityState {
         &self.settings
     }
 
+    /// The same users and rules with other settings. They count as a change.
+    #[must_use]
+    pub fn with_settings(&self, settings: Settings) -> Self {
+        Self { epoch: self.epoch + 1, settings: Arc::new(settings), ..self.clone() }
+    }
+
     /// Checks a change against the state it would be applied to.
     ///
     /// # Errors

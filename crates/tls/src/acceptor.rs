@@ -36,6 +36,13 @@ impl Current {
     }
 }
 
+/// Files that were read and are valid, for one acceptor.
+#[derive(Debug)]
+pub struct Prepared {
+    files: Files,
+    current: Arc<Current>,
+}
+
 /// Result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reloaded {
@@ -67,15 +74,33 @@ impl Acceptor {
     /// # Errors
     /// As for [`load`](Self::load). The current configuration stays in place.
     pub fn reload(&self) -> Result<Reloaded, LoadError> {
+        Ok(match self.read_again()? {
+            None => Reloaded::Unchanged,
+            Some(prepared) => {
+                self.replace(prepared);
+                Reloaded::Changed
+            }
+        })
+    }
+
+    /// Reads the files again without using them yet. `None` if they have not changed.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn read_again(&self) -> Result<Option<Prepared>, LoadError> {
         let files = Files::read(&self.settings)?;
-        let mut known = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known == files {
-            return Ok(Reloaded::Unchanged);
+        if *self.files.lock().unwrap_or_else(PoisonError::into_inner) == files {
+            return Ok(None);
         }
         let current = Arc::new(Current::build(&self.settings, &files)?);
+        Ok(Some(Prepared { files, current }))
+    }
+
+    /// Uses what [`read_again`](Self::read_again) has read for new connections.
+    pub fn replace(&self, Prepared { files, current }: Prepared) {
+        let mut known = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         *known = files;
-        Ok(Reloaded::Changed)
     }
 
     /// The configuration for new connections.

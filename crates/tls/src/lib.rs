@@ -33,7 +33,7 @@ mod layer;
 mod load;
 mod settings;
 
-pub use acceptor::{Acceptor, Reloaded};
+pub use acceptor::{Acceptor, Prepared, Reloaded};
 pub use expiry::CertificateEnd;
 pub use load::LoadError;
 pub use settings::{CertificateFiles, ClientCertificates, MinVersion, Settings};

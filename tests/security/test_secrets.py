@@ -50,7 +50,7 @@ def test_no_secret_is_shown_anywhere(tmp_path, capfd):
     passwords.write_text(f"carol:$7$101${SALT}${HASH}\n")
     # librdkafka tries again and again.
     unlimited = "max_failed_log_ins_per_address = 0\nmax_failed_log_ins_per_user = 0"
-    broker = SecureBroker(tmp_path, unlimited, extra='[server]\nlog_level = "trace"')
+    broker = SecureBroker(tmp_path, unlimited, extra='[log]\nlevel = "trace"')
     # Users of a file count as users: the first user of the store is there before.
     config = tmp_path / "mainstem.toml"
     config.write_text(config.read_text().replace("[security]", f'[security]\npassword_file = "{passwords}"'))

@@ -298,7 +298,7 @@ def test_tokens_and_secrets_are_not_in_the_audit_log(broker):
 def test_tokens_and_secrets_are_not_in_the_log(broker, tmp_path):
     (tmp_path / "secret").write_text(SECRET)
     config = tmp_path / "mainstem.toml"
-    config.write_text(f'[server]\nlog_level = "trace"\n[jwt]\nsecret_file = "{tmp_path}/secret"\n')
+    config.write_text(f'[log]\nlevel = "trace"\n[jwt]\nsecret_file = "{tmp_path}/secret"\n')
     command = [str(binary()), "--config", str(config), "--data", str(tmp_path / "data")]
     for name in ("", "kafka-", "http-"):
         command += [f"--{name}listen", "127.0.0.1:0"]

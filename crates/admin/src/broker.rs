@@ -48,6 +48,24 @@ pub struct PhaseDurations {
     pub sum_ns: u64,
 }
 
+/// The configuration of the running broker. Methods may block to read files.
+pub trait ConfigHost: Send + Sync + 'static {
+    /// Level and format of the log: the fields of the schema `Log` in `openapi.json`.
+    fn log(&self) -> Value;
+
+    /// Sets the level of the log, until a reload sets the configured one.
+    ///
+    /// # Errors
+    /// What is wrong with the level. The one in use stays.
+    fn set_log_level(&self, level: &str) -> Result<(), String>;
+
+    /// Reads the configuration again and applies it, all of it or nothing. Returns the fields of the schema `Reload`.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration. Nothing has changed.
+    fn reload(&self) -> Result<Value, String>;
+}
+
 /// The broker's side of the HTTP API. No method blocks; each may be called on any thread.
 pub trait Broker: Send + Sync + 'static {
     /// Admits a connection of this client address. `None` if the address has too many; the broker logs that.
@@ -82,6 +100,11 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns the users and rules; `None` if the broker has none, and everyone may do everything.
     fn security(&self) -> Option<Arc<dyn SecurityHost>> {
+        None
+    }
+
+    /// Returns the configuration; `None` if the broker has none that can change.
+    fn config(&self) -> Option<Arc<dyn ConfigHost>> {
         None
     }
 

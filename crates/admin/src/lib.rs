@@ -35,6 +35,7 @@
 //! | `watched_body.rs` | whether the body of a request was read |
 //! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
 //! | `bindings.rs`, `health.rs`, `metrics.rs` | handlers for bindings, health, Prometheus |
+//! | `config.rs` | handlers for the log and for reloads of the configuration |
 //! | `input.rs` | extractors for paths, queries and bodies |
 //! | `consumers.rs` | ids of consumers, and the newest request of each with a name |
 //! | `record.rs`, `receipt.rs` | messages as JSON, receipts as text |
@@ -47,6 +48,7 @@ mod bans;
 mod bindings;
 mod broker;
 mod clock;
+mod config;
 mod connections;
 mod consumers;
 mod gate;
@@ -76,7 +78,9 @@ mod socket;
 mod users;
 mod watched_body;
 
-pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
+pub use broker::{
+    Broker, ConfigHost, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations,
+};
 pub use listeners::{Bound, TlsSource};
 pub use metrics::metrics;
 pub use routes::OPENAPI;

@@ -17,7 +17,9 @@ use crate::origins::{allow, check_origin, is_preflight, preflight};
 use crate::problem::Problem;
 use crate::response::with_json;
 use crate::watched_body::watch_body;
-use crate::{bans, bindings, health, keys, metrics, queues, quotas, receive, rules, send, settle, users};
+use crate::{
+    bans, bindings, config, health, keys, metrics, queues, quotas, receive, rules, send, settle, users,
+};
 
 /// The OpenAPI 3.1 description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -80,6 +82,14 @@ fn table() -> Vec<Route> {
         (Method::GET, "/v1/keys", get(keys::list), Access::Cluster(Action::AdminRead)),
         (Method::POST, "/v1/keys", post(keys::add), Access::Security),
         (Method::DELETE, "/v1/keys/{id}", delete(keys::remove), Access::Security),
+        (Method::GET, "/v1/log", get(config::show_log), Access::Cluster(Action::AdminRead)),
+        (Method::PATCH, "/v1/log", patch(config::set_log), Access::Cluster(Action::AdminWrite)),
+        (
+            Method::POST,
+            "/v1/config/reload",
+            post(config::reload).route_layer(from_fn(reject_body)),
+            Access::Cluster(Action::AdminWrite),
+        ),
         (Method::GET, "/v1/acls/explain", get(rules::explain), Access::Cluster(Action::AdminRead)),
     ]
 }

@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Ban(Box<BanArgs>),
     /// Make certificates for TLS: an authority, the broker's and those of clients
     Cert(CertArgs),
-    /// Check, show and compare configurations
+    /// Check, show, compare and reload configurations
     Config(ConfigArgs),
     /// Benchmark a broker
     #[command(subcommand)]
@@ -108,7 +108,7 @@ pub(crate) enum Command {
 }
 
 /// Flags of `mainstem serve`; each overrides the configuration file.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServeArgs {
     /// TOML configuration file [default: none, every key has its default]
     #[arg(long, value_name = "FILE")]

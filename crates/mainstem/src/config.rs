@@ -33,6 +33,7 @@ use crate::jwt::JwtConfig;
 use crate::ldap::LdapConfig;
 use crate::listener_section::{self, ListenerSection, check_listeners};
 use crate::log_in_hook::LogInHookConfig;
+use crate::logging::LogConfig;
 use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
 use crate::security::SecurityConfig;
@@ -49,8 +50,6 @@ settings! {
     pub struct ServerConfig {
         /// Data directory. One process at a time holds its lock.
         data: String = "./data";
-        /// Log level: off, error, warn, info, debug, or trace.
-        log_level: String = "info";
         /// Maximum number of connections of one client address, over all listeners; 0 for no limit. Further ones are
         /// closed at once. IPv6 addresses count by their /64 prefix. Off by default, because many clients may share an
         /// address behind a proxy or NAT.
@@ -63,8 +62,8 @@ settings! {
         max_handshakes: u32 = 2_048_u32, in 64 ..= 1_000_000;
         /// Time for a TLS or WebSocket handshake, and for the header of a proxy, in ms.
         handshake_timeout_ms: u32 = 10_000_u32, in 100 ..= 600_000;
-        /// How often the certificates of listeners are compared with their files, in seconds. SIGHUP does it at once.
-        certificate_check_interval_s: u32 = 60_u32, in 1 ..= 86_400;
+        /// How often the certificates of listeners are compared with their files, in seconds. A reload does it at once.
+        certificate_check_interval_s: u32 = 60_u32, in 1 ..= 86_400, [reloadable];
     }
 }
 
@@ -280,6 +279,7 @@ impl KafkaConfig {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
     pub(crate) server: ServerConfig,
+    pub(crate) log: LogConfig,
     pub(crate) runtime: RuntimeConfig,
     pub(crate) memory: MemoryConfig,
     pub(crate) mqtt: MqttConfig,
@@ -322,8 +322,9 @@ macro_rules! section {
 }
 
 /// All sections but those of [`ARRAYS`], in the order of the reference page.
-pub(crate) const SECTIONS: [Section; 11] = [
+pub(crate) const SECTIONS: [Section; 12] = [
     section!(server: ServerConfig, "The process."),
+    section!(log: LogConfig, "The log, on standard error."),
     section!(runtime: RuntimeConfig, "The threads that serve connections."),
     section!(
         memory: MemoryConfig,
@@ -375,6 +376,7 @@ impl Config {
         let has_kafka = !self.kafka.listen.is_empty();
         let audit_topic = self.security.audit_topic();
         let more = [
+            ("log", self.log.check_more()),
             ("mqtt", check_write_only(&self.mqtt.write_only_topics)),
             ("kafka", self.kafka.check_more()),
             ("http", check_origins(&self.http.allowed_origins)),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::{ConfigArgs, ConfigCommand, ConfigSourceArgs, ServeArgs};
 use crate::config::{self, Change, Entry, Loaded, Origin, Problems, Step};
 use crate::listeners::Certificates;
+use crate::tool;
 
 /// Runs `mainstem config`.
 pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
@@ -18,6 +19,7 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
             load(source).map(|loaded| show(&loaded, *effective, source.json))
         }
         ConfigCommand::Diff { source, against } => diff(source, against.as_ref()),
+        ConfigCommand::Reload { http, json } => return tool::reload_config(http, *json),
         ConfigCommand::Reference => Ok(config::reference()),
     };
     conclude(outcome.and_then(|text| print(&text)))
@@ -45,7 +47,7 @@ fn load(source: &ConfigSourceArgs) -> Result<Loaded, String> {
 fn check(source: &ConfigSourceArgs) -> ExitCode {
     let checked = config::load(&arguments(source)).and_then(|loaded| {
         let (certificates, users) =
-            (Certificates::load(&loaded.config.listener), loaded.config.security.users());
+            (Certificates::load(&loaded.config.listener), loaded.config.security.configured_users());
         let errors = [certificates.err(), users.err()];
         let problems: Vec<_> = errors.into_iter().flatten().map(config::Problem::of_file).collect();
         if problems.is_empty() { Ok(()) } else { Err(Problems { file: loaded.file, problems }) }

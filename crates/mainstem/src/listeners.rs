@@ -15,7 +15,7 @@ use mainstem_kafka_server::{ListenerSettings, Shared};
 use mainstem_node::Protocol;
 use mainstem_runtime::{BoundListener, ListenerAddress, ListenerConfig, ListenerQuota, ListenerTransport};
 
-pub(crate) use self::certificates::{Certificates, EXPIRY, ReloadSender};
+pub(crate) use self::certificates::{Certificates, EXPIRY};
 use crate::config::Config;
 use crate::descriptors::DescriptorPlan;
 use crate::listener_section::{ListenerProtocol, ListenerSection, mechanisms};

@@ -11,6 +11,8 @@
 //! | `cli.rs`, `cli/` | the command line: subcommands and flags |
 //! | `config.rs`, `config/` | the configuration: file, environment, command line; its reference page |
 //! | `config_tool.rs` | `mainstem config` |
+//! | `reload.rs` | reloads of the configuration while the broker runs |
+//! | `logging.rs` | the log: format, and levels that change at run time |
 //! | `queues.rs` | queues declared in the configuration |
 //! | `bindings.rs`, `bindings/` | bindings declared in the configuration, and those added at run time |
 //! | `serve.rs` | `mainstem serve`: start and shutdown |
@@ -41,10 +43,12 @@ mod ldap;
 mod listener_section;
 mod listeners;
 mod log_in_hook;
+mod logging;
 mod memory;
 mod operations;
 mod process_metrics;
 mod queues;
+mod reload;
 mod security;
 mod serve;
 mod storage;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstem_admin::{
-    Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations, RESERVED_CONNECTIONS,
-    ReplyCallback, Settings, TlsSource, TurnDurations, start,
+    Bound, Broker, ConfigHost, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations,
+    RESERVED_CONNECTIONS, ReplyCallback, Settings, TlsSource, TurnDurations, start,
 };
 use mainstem_metrics::Exposition;
 use mainstem_queue_core::Request;
@@ -39,6 +39,7 @@ struct ApiBroker {
     turn_times: Arc<TurnTimes>,
     certificates: Certificates,
     security: Arc<dyn SecurityHost>,
+    config: Arc<dyn ConfigHost>,
 }
 
 impl Broker for ApiBroker {
@@ -95,6 +96,10 @@ impl Broker for ApiBroker {
 
     fn security(&self) -> Option<Arc<dyn SecurityHost>> {
         Some(Arc::clone(&self.security))
+    }
+
+    fn config(&self) -> Option<Arc<dyn ConfigHost>> {
+        Some(Arc::clone(&self.config))
     }
 
     fn errors(&self) -> Vec<String> {
@@ -159,7 +164,7 @@ pub(crate) fn open(
     bound: Vec<Bound>,
     config: &HttpConfig,
     shared: &SharedState,
-    bindings: Arc<BindingManager>,
+    (bindings, config_host): (Arc<BindingManager>, Arc<dyn ConfigHost>),
     admission: Arc<Admission>,
     turn_times: Arc<TurnTimes>,
     certificates: Certificates,
@@ -183,6 +188,7 @@ pub(crate) fn open(
         turn_times,
         certificates,
         security: Arc::clone(&shared.security),
+        config: config_host,
     };
     start(bound, settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))
 }

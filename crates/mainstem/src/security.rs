@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mainstem_auth::{Host, Limits, LogInService, Providers};
+use mainstem_auth::{ConfiguredUsers, Host, Limits, LogInService, Providers};
 use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_kafka_server::{BoundTopic, check_topic};
 use mainstem_mqtt_server::config_value::{ConfigValue, Kind};
@@ -42,11 +42,11 @@ settings! {
         /// Whether clients without a user are served: `true`; `false`; `"auto"`, as long as there is no user and all
         /// listeners are on loopback.
         allow_anonymous: AllowAnonymous = AllowAnonymous::Auto, one of "true, false, auto";
-        /// Password file as `mosquitto_passwd` writes it, read at start; empty for none. Its users can log in like
-        /// those that are added at run time.
-        password_file: String = "";
+        /// Password file as `mosquitto_passwd` writes it, read at start and by a reload; empty for none. Its users can
+        /// log in like those that are added at run time.
+        password_file: String = "", [reloadable];
         /// Names of users that may do everything, whatever the rules are (super.users).
-        super_users: Vec<String> = Vec::new();
+        super_users: Vec<String> = Vec::new(), [reloadable];
         /// Number of threads that verify passwords. Each needs a core for tens of milliseconds per log-in, and up to 19
         /// MiB of memory.
         log_in_threads: u16 = 2_u16, in 1 ..= 64;
@@ -54,9 +54,9 @@ settings! {
         max_waiting_log_ins: u32 = 1_000_u32, in 1 ..= 1_000_000;
         /// Failed log-ins of one client address per minute, after which its log-ins are refused until the minute has
         /// passed; 0 for no limit. IPv6 addresses count by their /64 prefix.
-        max_failed_log_ins_per_address: u32 = 20_u32, in 0 ..= 1_000_000;
+        max_failed_log_ins_per_address: u32 = 20_u32, in 0 ..= 1_000_000, [reloadable];
         /// The same for one user, from all addresses.
-        max_failed_log_ins_per_user: u32 = 20_u32, in 0 ..= 1_000_000;
+        max_failed_log_ins_per_user: u32 = 20_u32, in 0 ..= 1_000_000, [reloadable];
         /// Seconds whose quota a Kafka client may use at once after it was idle (quota.window.num times
         /// quota.window.size.seconds).
         kafka_quota_window_s: u16 = 10_u16, in 1 ..= 3600;
@@ -146,20 +146,21 @@ impl SecurityConfig {
             AllowAnonymous::Auto if is_on_loopback => Anonymous::UntilUsers,
             AllowAnonymous::False | AllowAnonymous::Auto => Anonymous::Refused,
         };
-        let mut settings = Settings {
-            anonymous,
-            super_users: self.super_users.iter().map(|name| name.as_str().into()).collect(),
-            ..Settings::default()
-        };
-        settings.file_users = self.users()?;
-        Ok(settings)
+        let ConfiguredUsers { file_users, super_users } = self.configured_users()?;
+        Ok(Settings { anonymous, super_users, file_users, ..Settings::default() })
+    }
+
+    /// The users that the configuration names.
+    ///
+    /// # Errors
+    /// The password file cannot be read or is invalid.
+    pub(crate) fn configured_users(&self) -> Result<ConfiguredUsers, String> {
+        let super_users = self.super_users.iter().map(|name| name.as_str().into()).collect();
+        Ok(ConfiguredUsers { file_users: self.file_users()?, super_users })
     }
 
     /// The users of the password file.
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid.
-    pub(crate) fn users(&self) -> Result<BTreeMap<Arc<str>, Arc<User>>, String> {
+    fn file_users(&self) -> Result<BTreeMap<Arc<str>, Arc<User>>, String> {
         if self.password_file.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -212,7 +213,7 @@ pub(crate) fn open(
     listeners: &[(String, SocketAddr)],
     kafka: &[(String, SocketAddr)],
     providers: Providers,
-) -> Result<Arc<dyn SecurityHost>, String> {
+) -> Result<Arc<Host>, String> {
     let outside: Vec<String> = listeners
         .iter()
         .filter(|(_, address)| !is_loopback(address.ip()))

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use log::LevelFilter;
 use mainstem_admin::{Bound, HttpServer};
+use mainstem_auth::Host;
 use mainstem_kafka_server::{ListenerSettings, Security};
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
@@ -29,11 +29,13 @@ use crate::commit_times::CommitTimes;
 use crate::config::{self, Config};
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
-use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
+use crate::listeners::{self, Certificates, advertise, announce};
+use crate::logging::LogControl;
 use crate::memory;
 use crate::operations;
 use crate::process_metrics;
 use crate::queues::declare_queues;
+use crate::reload::{ReloadableParts, Reloader};
 use crate::security::{self, Gate};
 use crate::storage::{self, RestoredShard, SharedState};
 
@@ -43,8 +45,10 @@ use crate::storage::{self, RestoredShard, SharedState};
 /// A message for the user: why the broker could not start, or why it ended.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     process_metrics::note_start();
-    let mut config = config::load(args).map_err(|problems| problems.to_string())?.config;
-    start_logging(&config.server.log_level)?;
+    let loaded = config::load(args).map_err(|problems| problems.to_string())?;
+    let entries = config::entries(&loaded);
+    let mut config = loaded.config;
+    let log = LogControl::start(&config.log)?;
     security::create_private_files();
     let _lock = security::lock_data(Path::new(&config.server.data))?;
     let plan = share_descriptors(&mut config)?;
@@ -55,7 +59,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let security = open_security(&config, &options, &http)?;
     let count = shard_count(options.shards);
     return_free_memory(Arc::clone(&options.memory)).map_err(|error| format!("no thread: {error}"))?;
-    let shared = shared_state(&config, &options, security)?;
+    let shared = shared_state(&config, &options, Arc::clone(&security) as Arc<dyn SecurityHost>)?;
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), &listener.address));
     advertise(&shared.kafka, &config, asked)?;
     let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
@@ -75,10 +79,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let bound = handle.listeners().iter().map(|listener| (listener.name.as_str(), &listener.address));
     advertise(&shared.kafka, &config, bound)?;
     let drain = handle.drainer();
+    let interval = Duration::from_secs(config.server.certificate_check_interval_s.into());
+    let certificate_interval = certificates.watch(interval).map_err(|error| error.to_string())?;
+    let parts = ReloadableParts { log, certificates, certificate_interval, security };
+    let reloader = Reloader::new(args.clone(), entries, parts);
     let open_http = |bound, bindings| {
-        let admission = Arc::clone(&options.admission);
-        let times = handle.turn_times();
-        operations::open(bound, &config.http, &shared, bindings, admission, times, certificates.clone())
+        let (admission, host) = (Arc::clone(&options.admission), Arc::clone(&reloader));
+        let (times, certificates) = (handle.turn_times(), reloader.certificates().clone());
+        operations::open(bound, &config.http, &shared, (bindings, host), admission, times, certificates)
     };
     let opened = declare_queues(&config.queue, &shared.kafka.queue_client())
         .and_then(|()| (!http.is_empty()).then(|| open_http(http, bindings)).transpose());
@@ -93,9 +101,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     announce(handle.listeners(), http.as_ref().map_or(&[], HttpServer::addresses))
         .map_err(|error| format!("stdout: {error}"))?;
     let drain_http = http.as_ref().map(HttpServer::drainer);
-    let interval = Duration::from_secs(config.server.certificate_check_interval_s.into());
-    let reload = certificates.watch(interval).map_err(|error| error.to_string())?;
-    watch(signals, reload, move || {
+    watch(signals, reloader, move || {
         if let Some(drain_http) = &drain_http {
             drain_http();
         }
@@ -106,16 +112,6 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         http.end();
     }
     log::info!("ended");
-    Ok(())
-}
-
-/// Logs to standard error from now on.
-///
-/// # Errors
-/// If there is no such level.
-fn start_logging(level: &str) -> Result<(), String> {
-    let filter: LevelFilter = level.parse().map_err(|_| format!("server.log_level: {level:?}"))?;
-    env_logger::Builder::new().filter_level(filter).format_target(false).init();
     Ok(())
 }
 
@@ -162,11 +158,7 @@ fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) 
 }
 
 /// Users and rules, if the listeners are safe with them.
-fn open_security(
-    config: &Config,
-    options: &Options,
-    http: &[Bound],
-) -> Result<Arc<dyn SecurityHost>, String> {
+fn open_security(config: &Config, options: &Options, http: &[Bound]) -> Result<Arc<Host>, String> {
     // A Unix socket is reached from this machine only, by the users that its permissions allow.
     let listeners = options.listeners.iter().filter_map(|listener| match &listener.address {
         ListenerAddress::Tcp(address) => Some((listener.name.clone(), *address)),
@@ -185,7 +177,7 @@ fn open_security(
     let shards = shard_count(options.shards);
     let data = Path::new(&config.server.data);
     let host = security::open(data, &config.security, shards, &listeners, &kafka, providers)?;
-    options.admission.set_gate(Arc::new(Gate(Arc::clone(&host))));
+    options.admission.set_gate(Arc::new(Gate(Arc::clone(&host) as Arc<dyn SecurityHost>)));
     let meter = options.memory.meter(0, options.memory.owner("quotas"));
     let charge = Mutex::new(meter.charge(0));
     host.published().buckets().count_memory(Box::new(move |bytes| {
@@ -232,18 +224,19 @@ fn shared_state(
     Ok(shared)
 }
 
-/// Drains on the first signal, and ends the process on the second. SIGHUP reloads certificates.
+/// Drains on the first signal, and ends the process on the second. SIGHUP reloads the configuration.
 fn watch(
     mut signals: Signals,
-    reload: ReloadSender,
+    reloader: Arc<Reloader>,
     drain: impl Fn() + Send + 'static,
 ) -> Result<(), String> {
     let watch = move || {
         let mut seen = 0;
         for signal in signals.forever() {
             if signal == SIGHUP {
-                if reload.send(()).is_err() {
-                    log::info!("SIGHUP: no listener has certificates to reload");
+                match reloader.reload() {
+                    Ok(report) => report.log(),
+                    Err(error) => log::error!("reload: nothing has changed, because of errors:\n{error}"),
                 }
                 continue;
             }

@@ -15,6 +15,7 @@
 //! | `kafka.rs`, `kafka/` | the Kafka tools, with a Kafka client of their own |
 //! | `user.rs`, `key.rs` | `mainstem user` and `mainstem acl`; `mainstem key` |
 //! | `quota.rs` | `mainstem quota` and `mainstem ban` |
+//! | `config.rs` | `mainstem config reload` |
 //! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
 //! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
@@ -28,6 +29,7 @@ mod binding;
 mod cert;
 mod client;
 mod clock;
+mod config;
 mod describe;
 mod failure;
 mod format;
@@ -55,8 +57,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli::{
-    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, KeyArgs, NewPasswordArgs,
-    ProduceArgs, PubArgs, QueueArgs, QuotaArgs, SubArgs, TopicArgs, UserArgs,
+    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, HttpArgs, KeyArgs,
+    NewPasswordArgs, ProduceArgs, PubArgs, QueueArgs, QuotaArgs, SubArgs, TopicArgs, UserArgs,
 };
 use failure::Failure;
 
@@ -134,6 +136,11 @@ pub(crate) fn quota(args: &QuotaArgs) -> ExitCode {
 /// `mainstem ban`.
 pub(crate) fn ban(args: &BanArgs) -> ExitCode {
     conclude("ban", args.http.quiet, quota::run_ban(args))
+}
+
+/// `mainstem config reload`.
+pub(crate) fn reload_config(args: &HttpArgs, json: bool) -> ExitCode {
+    conclude("config reload", args.quiet, config::reload(args, json))
 }
 
 /// `mainstem cert`.

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Setting;
+use super::queue::HttpArgs;
 
-/// Check, show and compare configurations.
+/// Check, show, compare and reload configurations.
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct ConfigArgs {
@@ -37,6 +38,15 @@ pub(crate) enum ConfigCommand {
         #[arg(long, value_name = "FILE")]
         against: Option<PathBuf>,
     },
+    /// Let a running broker read its configuration again, and print what has changed and what needs a restart
+    Reload {
+        /// Connection flags.
+        #[command(flatten)]
+        http: HttpArgs,
+        /// Print JSON
+        #[arg(short = 'J', long)]
+        json: bool,
+    },
     /// Print the reference of all keys, docs/configuration.md
     Reference,
 }
@@ -60,4 +70,5 @@ Environment variables MAINSTEM_SECTION__KEY apply as they do to the broker. Secr
 Examples:
   mainstem config check mainstem.toml
   mainstem config show --effective mainstem.toml
-  MAINSTEM_MQTT__LISTEN=0.0.0.0:1883 mainstem config diff mainstem.toml";
+  MAINSTEM_MQTT__LISTEN=0.0.0.0:1883 mainstem config diff mainstem.toml
+  mainstem config reload --username admin --password secret";

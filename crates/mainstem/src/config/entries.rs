@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     pub(crate) path: KeyPath,
     /// The value as TOML.
     pub(crate) value: String,
+    /// Whether a reload applies another value.
+    pub(crate) is_reloadable: bool,
     is_secret: bool,
 }
 
@@ -33,7 +35,12 @@ pub(crate) fn entries(loaded: &Loaded) -> Vec<Entry> {
     for section in &SECTIONS {
         let values = (section.values)(&loaded.config);
         for (field, (key, value)) in (section.fields)().into_iter().zip(values) {
-            entries.push(Entry { path: KeyPath::key(section.name, key), value, is_secret: field.is_secret });
+            entries.push(Entry {
+                path: KeyPath::key(section.name, key),
+                value,
+                is_reloadable: field.is_reloadable,
+                is_secret: field.is_secret,
+            });
         }
     }
     for name in ARRAYS {
@@ -54,7 +61,12 @@ fn add_values(value: &Value, path: &KeyPath, entries: &mut Vec<Entry>) {
                 add_values(value, &path.join(Step::Key(key.clone())), entries);
             }
         }
-        _ => entries.push(Entry { path: path.clone(), value: literal(value), is_secret: false }),
+        _ => entries.push(Entry {
+            path: path.clone(),
+            value: literal(value),
+            is_reloadable: false,
+            is_secret: false,
+        }),
     }
 }
 
@@ -104,6 +116,13 @@ pub(crate) struct Change {
     pub(crate) before: Option<Entry>,
     /// The entry in the second one.
     pub(crate) after: Option<Entry>,
+}
+
+impl Change {
+    /// Whether a reload applies it.
+    pub(crate) fn is_reloadable(&self) -> bool {
+        self.before.as_ref().is_some_and(|entry| entry.is_reloadable)
+    }
 }
 
 /// The keys whose values differ.

@@ -65,10 +65,28 @@ mainstem.toml:2:1: unknown key `max_quued_messages`; did you mean `max_queued_me
 | `mainstem config check FILE` | reports all errors, also of the certificates and the password file; exits with 1 if there are any |
 | `mainstem config show FILE` | prints the keys that are set, as TOML, each with its origin; `--effective` prints all keys |
 | `mainstem config diff FILE` | prints the keys whose values differ from their defaults, or from another file with `--against FILE` |
+| `mainstem config reload` | lets a running broker read its configuration again: see [Reload](#reload) |
 | `mainstem config reference` | prints this page |
 
-All take `--set` and the environment into account, as the broker does, and `--json` for programs. Secrets and passwords
-in URLs are printed as `(hidden)`.
+The first three take `--set` and the environment into account, as the broker does, and `--json` for programs. Secrets
+and passwords in URLs are printed as `(hidden)`.
+
+## Reload
+
+SIGHUP, `mainstem config reload` and `POST /v1/config/reload` let the running broker read its file again, with the
+environment and the flags that it was started with; and with them the certificates of listeners and the password file.
+A reload is all or nothing: if anything is invalid, nothing changes, and the errors are reported. Keys with *yes* in the
+column *reload* change at once. Others, and sections in double brackets, keep their values until a restart; the answer
+and the log list them:
+
+```console
+$ mainstem config reload
+applied: log.level = \"debug\" (was \"info\")
+read again: certificates of listener \"mqtts\"
+needs a restart: mqtt.max_sessions = 5000 (is 1000000)
+```
+
+`PATCH /v1/log` sets the level of the log without a reload ([http.md](http.md#requests)).
 
 [mqtt.md](mqtt.md) describes what happens at each limit.
 ";
@@ -87,9 +105,11 @@ pub(crate) fn reference() -> String {
 }
 
 fn reference_section(section: &Section) -> String {
-    let row =
-        |Field { key, default, bounds, doc, .. }| format!("| `{key}` | `{default}` | {bounds} | {doc} |\n");
+    let row = |Field { key, default, bounds, doc, is_reloadable, .. }| {
+        let mark = if is_reloadable { "yes" } else { "" };
+        format!("| `{key}` | `{default}` | {bounds} | {mark} | {doc} |\n")
+    };
     let rows = (section.fields)().into_iter().map(row).collect::<Vec<_>>().concat();
-    let head = "| key | default | bounds | description |\n|---|---|---|---|";
+    let head = "| key | default | bounds | reload | description |\n|---|---|---|---|---|";
     format!("\n## `[{}]`\n\n{}\n\n{head}\n{rows}", section.name, section.doc)
 }

@@ -1,4 +1,4 @@
-//! The certificates of the listeners with TLS: loaded at start, and again on SIGHUP and when their files change.
+//! The certificates of the listeners with TLS: loaded at start, by a reload, and when their files change.
 //!
 //! Files are compared by content at an interval, not watched: tools that renew certificates replace files, links and
 //! folders in many ways, and each of them ends in other content.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mainstem_metrics::{Exposition, Metric};
 use mainstem_runtime::ListenerTransport;
-use mainstem_tls::{Acceptor, CertificateEnd, Reloaded};
+use mainstem_tls::{Acceptor, CertificateEnd, Prepared, Reloaded};
 
 use super::expiry_warnings::ExpiryWarnings;
 use crate::listener_section::ListenerSection;
@@ -24,11 +24,15 @@ pub(crate) const EXPIRY: Metric = Metric::gauge(
 /// TLS of each listener that has it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates {
-    listeners: Vec<(String, Arc<Acceptor>)>,
+    listeners: Arc<Vec<(String, Arc<Acceptor>)>>,
 }
 
-/// Requests a reload of all certificates.
-pub(crate) type ReloadSender = Sender<()>;
+/// Certificates of a listener that were read again.
+pub(crate) struct NewCertificates {
+    listener: String,
+    acceptor: Arc<Acceptor>,
+    prepared: Prepared,
+}
 
 impl Certificates {
     /// Loads the certificates of all sections with TLS.
@@ -44,7 +48,7 @@ impl Certificates {
                 listeners.push((section.name.clone(), Arc::new(acceptor)));
             }
         }
-        Ok(Self { listeners })
+        Ok(Self { listeners: Arc::new(listeners) })
     }
 
     /// The transport of a listener: TLS if it has any.
@@ -75,29 +79,62 @@ impl Certificates {
         }
     }
 
-    /// Starts a thread that loads the certificates again when a message arrives, and each `interval`.
+    /// Starts a thread that loads the certificates again each `interval`. It takes other intervals.
     ///
     /// # Errors
     /// If the operating system cannot start a thread.
-    pub(crate) fn watch(self, interval: Duration) -> std::io::Result<ReloadSender> {
+    pub(crate) fn watch(&self, interval: Duration) -> std::io::Result<Sender<Duration>> {
         let (sender, receiver) = channel();
         if !self.listeners.is_empty() {
-            let run = move || self.run(&receiver, interval);
+            let certificates = self.clone();
+            let run = move || certificates.run(&receiver, interval);
             std::thread::Builder::new().name("certificates".into()).spawn(run)?;
         }
         Ok(sender)
     }
 
-    fn run(&self, requests: &Receiver<()>, interval: Duration) {
+    fn run(&self, intervals: &Receiver<Duration>, mut interval: Duration) {
         let mut failures = vec![None; self.listeners.len()];
         let mut warnings = ExpiryWarnings::default();
         warnings.log(self.ends());
-        while requests.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
-            for ((name, acceptor), failure) in self.listeners.iter().zip(&mut failures) {
-                reload(name, acceptor, failure);
+        loop {
+            match intervals.recv_timeout(interval) {
+                Ok(other) => interval = other,
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    for ((name, acceptor), failure) in self.listeners.iter().zip(&mut failures) {
+                        reload(name, acceptor, failure);
+                    }
+                }
             }
             warnings.log(self.ends());
         }
+    }
+
+    /// Reads the files of all listeners again, without using them yet.
+    ///
+    /// # Errors
+    /// Names the listener and the file.
+    pub(crate) fn read_again(&self) -> Result<Vec<NewCertificates>, String> {
+        let mut all = Vec::new();
+        for (name, acceptor) in self.listeners.iter() {
+            let prepared = acceptor.read_again().map_err(|error| format!("listener {name:?}: {error}"))?;
+            all.extend(prepared.map(|prepared| NewCertificates {
+                listener: name.clone(),
+                acceptor: Arc::clone(acceptor),
+                prepared,
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Uses what [`read_again`](Self::read_again) has read for new connections. Returns whose certificates they are.
+    pub(crate) fn replace(&self, all: Vec<NewCertificates>) -> Vec<String> {
+        let replace = |NewCertificates { listener, acceptor, prepared }: NewCertificates| {
+            acceptor.replace(prepared);
+            format!("certificates of listener {listener:?}")
+        };
+        all.into_iter().map(replace).collect()
     }
 }
 

@@ -7,6 +7,7 @@ mod kafka;
 mod mqtt;
 mod queue;
 mod quota;
+mod reload;
 mod security;
 mod security_kafka;
 mod security_mqtt;

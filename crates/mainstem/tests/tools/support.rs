@@ -59,11 +59,16 @@ impl Broker {
         let mut command = command(&[&own, args].concat());
         let mut child = command.envs(environment.iter().copied()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        // Listeners of the configuration have lines of their own in between.
         let mut address = |protocol: &str| {
-            let mut line = String::new();
-            stdout.read_line(&mut line).unwrap();
-            let address = line.trim().strip_prefix(&format!("{protocol} listening on "));
-            address.unwrap_or_else(|| panic!("{line:?}")).to_owned()
+            let prefix = format!("{protocol} listening on ");
+            loop {
+                let mut line = String::new();
+                assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the broker ended");
+                if let Some(address) = line.trim().strip_prefix(&prefix) {
+                    return address.to_owned();
+                }
+            }
         };
         let port = address("mqtt").rsplit_once(':').unwrap().1.parse().unwrap();
         let kafka = address("kafka");

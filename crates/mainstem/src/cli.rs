@@ -35,7 +35,7 @@ pub(crate) use bench_queue::{
 };
 pub(crate) use binding::{BindingAddArgs, BindingArgs, BindingCommand};
 pub(crate) use cert::CertArgs;
-pub(crate) use config::{ConfigArgs, ConfigCommand, ConfigSourceArgs};
+pub(crate) use config::{ConfigArgs, ConfigCommand, ConfigReloadArgs, ConfigSourceArgs};
 pub(crate) use connect::{ConnectArgs, HostPort, PacketKind, PropertyArg, with_default_port};
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
@@ -94,7 +94,7 @@ pub(crate) enum Command {
     /// Make certificates for TLS: an authority, the broker's and those of clients
     Cert(CertArgs),
     /// Check, show, compare and reload configurations
-    Config(ConfigArgs),
+    Config(Box<ConfigArgs>),
     /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),

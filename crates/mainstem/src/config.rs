@@ -9,7 +9,7 @@
 //! | `file.rs`, `environment.rs` | the layers |
 //! | `key_path.rs`, `problem.rs` | the place of a value; an error and its place |
 //! | `entries.rs` | effective values, shown and compared |
-//! | `reference.rs` | `docs/configuration.md` |
+//! | `reference.rs`, `schema.rs` | `docs/configuration.md`; the JSON Schema for editors |
 
 mod entries;
 mod environment;
@@ -18,6 +18,7 @@ mod key_path;
 mod layers;
 mod problem;
 mod reference;
+mod schema;
 
 use mainstem_auth::LogInService;
 use mainstem_mqtt_server::config::Field;
@@ -44,6 +45,7 @@ pub(crate) use key_path::Step;
 pub(crate) use layers::{Loaded, load};
 pub(crate) use problem::{Origin, Problem, Problems};
 pub(crate) use reference::reference;
+pub(crate) use schema::schema;
 
 settings! {
     /// The process.

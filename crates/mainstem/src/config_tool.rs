@@ -1,4 +1,4 @@
-//! `mainstem config check`, `show` and `diff`: configurations on this machine, without a broker.
+//! `mainstem config check`, `show`, `diff` and `schema`: configurations on this machine, without a broker.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
             load(source).map(|loaded| show(&loaded, *effective, source.json))
         }
         ConfigCommand::Diff { source, against } => diff(source, against.as_ref()),
-        ConfigCommand::Reload { http, json } => return tool::reload_config(http, *json),
+        ConfigCommand::Reload(args) => return tool::reload_config(args),
+        ConfigCommand::Schema => Ok(format!("{:#}\n", config::schema())),
         ConfigCommand::Reference => Ok(config::reference()),
     };
     conclude(outcome.and_then(|text| print(&text)))
@@ -111,12 +112,12 @@ fn show(loaded: &Loaded, effective: bool, as_json: bool) -> String {
         let (new_header, key) = place(entry);
         if header != new_header.0 {
             let gap = if text.is_empty() { "" } else { "\n" };
-            text.push_str(&format!("{gap}{}\n", new_header.1));
+            text.extend([gap, &new_header.1, "\n"]);
             header = new_header.0;
         }
         let origin = loaded.origin_text(&entry.path);
         let origin = if origin.is_empty() { "default" } else { &origin };
-        text.push_str(&format!("{key} = {} # {origin}\n", entry.shown()));
+        text.extend([&key, " = ", &entry.shown(), " # ", origin, "\n"]);
     }
     text
 }

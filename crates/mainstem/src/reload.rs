@@ -74,7 +74,7 @@ impl Reloader {
             config::changes(&running, &entries).into_iter().partition(Change::is_reloadable);
 
         let mut files = self.replace_users(users)?;
-        files.extend(self.parts.certificates.replace(prepared));
+        files.extend(Certificates::replace(prepared));
         self.apply(&loaded.config)?;
         for entry in running.iter_mut().filter(|entry| entry.is_reloadable) {
             if let Some(new) = entries.iter().find(|new| new.path == entry.path) {

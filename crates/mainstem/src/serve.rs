@@ -46,8 +46,7 @@ use crate::storage::{self, RestoredShard, SharedState};
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     process_metrics::note_start();
     let loaded = config::load(args).map_err(|problems| problems.to_string())?;
-    let entries = config::entries(&loaded);
-    let mut config = loaded.config;
+    let (entries, mut config) = (config::entries(&loaded), loaded.config);
     let log = LogControl::start(&config.log)?;
     security::create_private_files();
     let _lock = security::lock_data(Path::new(&config.server.data))?;

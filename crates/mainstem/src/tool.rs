@@ -57,7 +57,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli::{
-    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, HttpArgs, KeyArgs,
+    AclArgs, BanArgs, BenchCommand, BindingArgs, CertArgs, ConfigReloadArgs, ConsumeArgs, GroupArgs, KeyArgs,
     NewPasswordArgs, ProduceArgs, PubArgs, QueueArgs, QuotaArgs, SubArgs, TopicArgs, UserArgs,
 };
 use failure::Failure;
@@ -139,8 +139,8 @@ pub(crate) fn ban(args: &BanArgs) -> ExitCode {
 }
 
 /// `mainstem config reload`.
-pub(crate) fn reload_config(args: &HttpArgs, json: bool) -> ExitCode {
-    conclude("config reload", args.quiet, config::reload(args, json))
+pub(crate) fn reload_config(args: &ConfigReloadArgs) -> ExitCode {
+    conclude("config reload", args.http.quiet, config::reload(args))
 }
 
 /// `mainstem cert`.

@@ -39,14 +39,9 @@ pub(crate) enum ConfigCommand {
         against: Option<PathBuf>,
     },
     /// Let a running broker read its configuration again, and print what has changed and what needs a restart
-    Reload {
-        /// Connection flags.
-        #[command(flatten)]
-        http: HttpArgs,
-        /// Print JSON
-        #[arg(short = 'J', long)]
-        json: bool,
-    },
+    Reload(Box<ConfigReloadArgs>),
+    /// Print the JSON Schema of configuration files, with which editors complete and check keys
+    Schema,
     /// Print the reference of all keys, docs/configuration.md
     Reference,
 }
@@ -59,6 +54,17 @@ pub(crate) struct ConfigSourceArgs {
     /// Override one configuration key, for example `mqtt.max_queued_messages=10`; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<Setting>,
+    /// Print JSON
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of `mainstem config reload`.
+#[derive(Args, Debug)]
+pub(crate) struct ConfigReloadArgs {
+    /// Connection flags.
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
     /// Print JSON
     #[arg(short = 'J', long)]
     pub(crate) json: bool,

@@ -66,6 +66,7 @@ mainstem.toml:2:1: unknown key `max_quued_messages`; did you mean `max_queued_me
 | `mainstem config show FILE` | prints the keys that are set, as TOML, each with its origin; `--effective` prints all keys |
 | `mainstem config diff FILE` | prints the keys whose values differ from their defaults, or from another file with `--against FILE` |
 | `mainstem config reload` | lets a running broker read its configuration again: see [Reload](#reload) |
+| `mainstem config schema` | prints a JSON Schema for editors: see [Editors](#editors) |
 | `mainstem config reference` | prints this page |
 
 The first three take `--set` and the environment into account, as the broker does, and `--json` for programs. Secrets
@@ -87,6 +88,18 @@ needs a restart: mqtt.max_sessions = 5000 (is 1000000)
 ```
 
 `PATCH /v1/log` sets the level of the log without a reload ([http.md](http.md#requests)).
+
+## Editors
+
+Editors with a TOML language server, such as VS Code with Even Better TOML, or any with Taplo, complete and explain keys
+and mark errors while you type. Write the schema beside the file, and name it in the first line:
+
+```console
+$ mainstem config schema > mainstem.schema.json
+$ sed -i '1i #:schema ./mainstem.schema.json' mainstem.toml
+```
+
+The schema knows types, bounds and choices. `mainstem config check` also knows what must hold between keys.
 
 [mqtt.md](mqtt.md) describes what happens at each limit.
 ";

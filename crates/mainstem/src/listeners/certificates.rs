@@ -129,7 +129,7 @@ impl Certificates {
     }
 
     /// Uses what [`read_again`](Self::read_again) has read for new connections. Returns whose certificates they are.
-    pub(crate) fn replace(&self, all: Vec<NewCertificates>) -> Vec<String> {
+    pub(crate) fn replace(all: Vec<NewCertificates>) -> Vec<String> {
         let replace = |NewCertificates { listener, acceptor, prepared }: NewCertificates| {
             acceptor.replace(prepared);
             format!("certificates of listener {listener:?}")

@@ -5,16 +5,17 @@ use ureq::http::Method;
 
 use super::http::Http;
 use super::table::print;
-use crate::cli::HttpArgs;
+use crate::cli::ConfigReloadArgs;
 use crate::tool::failure::Failure;
 
 /// Runs `mainstem config reload`.
 ///
 /// # Errors
 /// If the broker does not answer, or the configuration is invalid.
-pub(super) fn reload(args: &HttpArgs, as_json: bool) -> Result<(), Failure> {
-    let report = Http::new(args)?.request("nothing has changed", Method::POST, "/v1/config/reload", None)?;
-    if as_json {
+pub(super) fn reload(args: &ConfigReloadArgs) -> Result<(), Failure> {
+    let report =
+        Http::new(&args.http)?.request("nothing has changed", Method::POST, "/v1/config/reload", None)?;
+    if args.json {
         return print(&format!("{report}\n"));
     }
     let list = |field: &str| report[field].as_array().map(Vec::as_slice).unwrap_or_default();

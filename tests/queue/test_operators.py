@@ -1,5 +1,6 @@
 """Operations: Prometheus metrics of all protocols, and queues that cannot be read."""
 
+import json
 import re
 import subprocess
 import threading
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import paho.mqtt.client as paho
+import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -205,3 +207,17 @@ def test_metrics_of_losses_and_of_the_disk(broker_process, operations, unique):
     assert sum(values[name] for name in commits) >= 1
     publisher.disconnect()
     client.disconnect()
+
+
+def test_dashboards_and_alerts_are_files_of_grafana_and_prometheus():
+    def printed(*args):
+        return subprocess.run([binary(), "monitoring", *args], check=True, capture_output=True, text=True).stdout
+
+    for name in ["overview", "mqtt", "kafka", "queues"]:
+        dashboard = json.loads(printed("dashboard", name))
+        assert dashboard["title"] == f"Mainstem {name}" and len(dashboard["panels"]) >= 6
+    (group,) = yaml.safe_load(printed("alerts"))["groups"]
+    for rule in group["rules"]:
+        assert {"alert", "expr", "for", "labels", "annotations"} == set(rule)
+        assert rule["labels"]["severity"] in ("critical", "warning")
+    assert len(group["rules"]) >= 10

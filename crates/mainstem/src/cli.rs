@@ -13,6 +13,7 @@ mod consume;
 mod group;
 mod kafka;
 mod key;
+mod monitoring;
 mod produce;
 mod publish;
 mod queue;
@@ -41,6 +42,7 @@ pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
 pub(crate) use kafka::{KafkaArgs, Position};
 pub(crate) use key::{KeyArgs, KeyCommand};
+pub(crate) use monitoring::{MonitoringArgs, MonitoringCommand};
 pub(crate) use produce::ProduceArgs;
 pub(crate) use publish::PubArgs;
 pub(crate) use queue::{
@@ -95,6 +97,8 @@ pub(crate) enum Command {
     Cert(CertArgs),
     /// Check, show, compare and reload configurations
     Config(Box<ConfigArgs>),
+    /// Print dashboards for Grafana and alerts for Prometheus
+    Monitoring(MonitoringArgs),
     /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),

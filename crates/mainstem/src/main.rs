@@ -25,6 +25,7 @@
 //! | `security.rs` | users and rules: their section, their directory |
 //! | `commit_times.rs` | how long commits take, as a metric |
 //! | `jwt.rs`, `log_in_hook.rs`, `ldap.rs` | sections of what else decides log-ins |
+//! | `monitoring.rs`, `monitoring/` | dashboards and alerts |
 //! | `memory.rs` | the memory budget of the process |
 //! | `process_metrics.rs` | metrics of the process; the reference page of all metrics |
 //! | `operations.rs` | the broker behind the HTTP API |
@@ -45,6 +46,7 @@ mod listeners;
 mod log_in_hook;
 mod logging;
 mod memory;
+mod monitoring;
 mod operations;
 mod process_metrics;
 mod queues;
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Ban(args) => return tool::ban(&args),
         Command::Config(args) => return config_tool::run(&args),
         Command::Cert(args) => return tool::cert(&args),
+        Command::Monitoring(args) => monitoring::run(&args.command),
         Command::Bench(command) => return tool::bench(&command),
         Command::Verify(args) => return check::run_verify(&args),
         Command::Repair(args) => return check::run_repair(&args),

@@ -87,6 +87,12 @@ fn sections() -> [(&'static str, Vec<Metric>); 6] {
     ]
 }
 
+/// All metrics of the broker.
+#[cfg(test)]
+pub(crate) fn all_metrics() -> impl Iterator<Item = Metric> {
+    sections().into_iter().flat_map(|(_, metrics)| metrics)
+}
+
 /// The reference page.
 pub(crate) fn reference() -> String {
     let section = |(title, metrics): (&str, Vec<Metric>)| {

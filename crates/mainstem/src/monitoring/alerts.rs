@@ -1,0 +1,103 @@
+//! The alerts.
+
+use super::Alert;
+
+/// All of them.
+pub(super) const ALL: &[Alert] = &[
+    Alert {
+        name: "MainstemDown",
+        expr: "up{job=\"mainstem\"} == 0",
+        lasts: "1m",
+        is_critical: true,
+        summary: "{{ $labels.instance }} does not answer",
+        description: "Prometheus cannot scrape it. Is the process alive, and does http.listen match the target?",
+    },
+    Alert {
+        name: "MainstemDiskFailing",
+        expr: "mainstem_mqtt_logs_failing > 0",
+        lasts: "1m",
+        is_critical: true,
+        summary: "{{ $labels.instance }} cannot write sessions or retained messages to disk",
+        description: "The disk is full, or it fails. QoS 1 and 2 are refused until it works. The log says which file.",
+    },
+    Alert {
+        name: "MainstemDiskSlow",
+        expr: "histogram_quantile(0.99, sum by (instance, le) (rate(mainstem_commit_duration_seconds_bucket[5m]))) > 0.5",
+        lasts: "10m",
+        is_critical: false,
+        summary: "1 % of the commits of {{ $labels.instance }} take more than 0.5 s",
+        description: "Acknowledgements of durable messages wait for them. What else uses the disk?",
+    },
+    Alert {
+        name: "MainstemEventLoopBusy",
+        expr: "sum by (instance, shard) (rate(mainstem_turn_duration_seconds_sum{phase=\"total\"}[5m])) > 0.9",
+        lasts: "10m",
+        is_critical: false,
+        summary: "Shard {{ $labels.shard }} of {{ $labels.instance }} is busy {{ $value | humanizePercentage }} of the time",
+        description: "Latencies rise. Spread the load over more shards or connections, or find the client that causes it.",
+    },
+    Alert {
+        name: "MainstemMemoryShort",
+        expr: "sum by (instance) (mainstem_memory_bytes) / on (instance) mainstem_memory_max_bytes > 0.8",
+        lasts: "5m",
+        is_critical: false,
+        summary: "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of its memory budget",
+        description: "QoS 0 is no longer queued, and more is refused as it grows (docs/mqtt.md, Memory).",
+    },
+    Alert {
+        name: "MainstemDescriptorsShort",
+        expr: "process_open_fds{job=\"mainstem\"} / process_max_fds{job=\"mainstem\"} > 0.9",
+        lasts: "5m",
+        is_critical: true,
+        summary: "{{ $labels.instance }} has {{ $value | humanizePercentage }} of its file descriptors open",
+        description: "Connections are refused when they run out. Raise the limit of open files.",
+    },
+    Alert {
+        name: "MainstemMessagesDropped",
+        expr: "sum by (instance, reason) (rate(mainstem_mqtt_publishes_dropped_total{reason=~\"queue_full|slow_reader|memory|refused|unreadable\"}[5m])) > 0",
+        lasts: "5m",
+        is_critical: false,
+        summary: "{{ $labels.instance }} drops MQTT messages: {{ $labels.reason }}",
+        description: "The log names the clients that lose messages.",
+    },
+    Alert {
+        name: "MainstemQueueUnavailable",
+        expr: "mainstem_queue_available == 0",
+        lasts: "1m",
+        is_critical: true,
+        summary: "The state of queue {{ $labels.queue }} of {{ $labels.instance }} cannot be read",
+        description: "Its messages are neither accepted nor delivered. The log says why.",
+    },
+    Alert {
+        name: "MainstemQueueStuck",
+        expr: "time() - (mainstem_queue_group_oldest_timestamp_seconds > 0) > 3600",
+        lasts: "10m",
+        is_critical: false,
+        summary: "A message of queue {{ $labels.queue }} on {{ $labels.instance }} has waited {{ $value | humanizeDuration }}",
+        description: "Group {{ $labels.group }} does not settle its oldest message. Are there workers?",
+    },
+    Alert {
+        name: "MainstemDeadLetters",
+        expr: "increase(mainstem_queue_group_dead_total[1h]) > 0",
+        lasts: "0m",
+        is_critical: false,
+        summary: "Queue {{ $labels.queue }} on {{ $labels.instance }} has new dead letters",
+        description: "Workers of group {{ $labels.group }} could not process them: mainstem queue peek shows them.",
+    },
+    Alert {
+        name: "MainstemAuditEventsLost",
+        expr: "increase(mainstem_audit_topic_dropped_total[10m]) > 0",
+        lasts: "0m",
+        is_critical: false,
+        summary: "The audit topic of {{ $labels.instance }} lacks events",
+        description: "security.audit_topic could not be written for too long. The audit log on disk has them.",
+    },
+    Alert {
+        name: "MainstemCertificateEnds",
+        expr: "mainstem_tls_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
+        lasts: "10m",
+        is_critical: false,
+        summary: "A certificate of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}: {{ $labels.file }}",
+        description: "Replace the file: listener {{ $labels.listener }} takes it over without a restart (docs/tls.md).",
+    },
+];

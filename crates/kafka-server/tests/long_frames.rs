@@ -146,7 +146,7 @@ fn check_limit<R: Request>(version: i16, fits: &R, exceeds: &R) {
 fn requests_of_one_turn_have_a_limit() {
     const FITS: usize = 2_000;
     const EXCEEDS: usize = 60_000;
-    let partitions = |count: usize| (0..count as i32).collect::<Vec<_>>();
+    let partitions = |count: usize| (0..).take(count).collect::<Vec<i32>>();
     let groups = |count| ListGroupsRequest { states_filter: names(count), ..Default::default() };
     check_limit(5, &groups(FITS), &groups(EXCEEDS));
     let transactions = |count| ListTransactionsRequest { state_filters: names(count), ..Default::default() };

@@ -178,7 +178,12 @@ mod tests {
         type Error = std::convert::Infallible;
 
         fn pre_visit(&mut self, expr: &Expr) -> Result<bool, Self::Error> {
-            if let Expr::VectorSelector(selector) = expr {
+            let selector = match expr {
+                Expr::VectorSelector(selector) => Some(selector),
+                Expr::MatrixSelector(range) => Some(&range.vs),
+                _ => None,
+            };
+            if let Some(selector) = selector {
                 let labels = selector.matchers.matchers.iter().map(|matcher| matcher.name.clone());
                 self.0.push((selector.name.clone().unwrap_or_default(), labels.collect()));
             }

@@ -205,6 +205,9 @@ def test_metrics_of_losses_and_of_the_disk(broker_process, operations, unique):
     assert values["mainstem_mqtt_retained_bytes"] > 900
     commits = [name for name in values if name.startswith("mainstem_commit_duration_seconds_count")]
     assert sum(values[name] for name in commits) >= 1
+    # Other tests use the same broker, and see what is retained.
+    for number in range(3):
+        publisher.publish(f"{unique}/{number}", None, qos=1, retain=True).wait_for_publish(DEADLINE_S)
     publisher.disconnect()
     client.disconnect()
 

@@ -93,7 +93,7 @@ def test_the_end_of_each_certificate_is_a_metric_and_a_warning(tmp_path, opener)
         broker.wait(r'WARN.*listener "mqtts": the certificate in \S+/short.crt ends in (9|10) days; replace the file')
         renewed = make(tmp_path / "short", 500)
         broker.process.send_signal(signal.SIGHUP)
-        broker.wait(r'listener "mqtts": new connections use the new certificates')
+        broker.wait(r'reload: certificates of listener "mqtts": the new contents are used')
         assert broker.ends() == expected | {("mqtts", "short.crt"): renewed}
         # Ends sooner than 30 days again, which is news.
         again = make(tmp_path / "short", 5)

@@ -70,9 +70,8 @@ fn parse_levels(text: &str) -> Result<Levels, String> {
         if module.as_ref().is_some_and(|name| !is_module(name)) {
             return Err(format!("{part:?}: expected a module such as mainstem_kafka_server"));
         }
-        if levels.iter().any(|(other, _)| *other == module) {
-            return Err(format!("{part:?}: there is a level for this already"));
-        }
+        // The last one for a module counts.
+        levels.retain(|(other, _)| *other != module);
         levels.push((module, level));
     }
     if !levels.iter().any(|(module, _)| module.is_none()) {
@@ -195,13 +194,13 @@ mod tests {
                 (module("mainstem_auth"), LevelFilter::Off),
             ])
         );
+        assert_eq!(parse_levels("info,a=off,warn,a=debug"), parse_levels("warn,a=debug"));
         for (text, error) in [
             ("loud", "\"loud\": expected off, error"),
             ("", "\"\": expected off, error"),
             ("info,mainstem_disk", "\"mainstem_disk\": expected off"),
             ("mainstem_disk=debug", "a level for all other modules is missing"),
             ("info,=debug", "\"=debug\": expected a module"),
-            ("info,warn", "\"warn\": there is a level for this already"),
         ] {
             let found = parse_levels(text).unwrap_err();
             assert!(found.starts_with(error), "{text}: {found}");

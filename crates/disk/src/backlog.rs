@@ -57,6 +57,8 @@ pub(crate) struct Backlog {
     /// Kind of the last batch.
     last: Kind,
     away: Option<Away>,
+    /// Whether files that exist must stay: no segment or log is removed, no segment replaced.
+    is_held: bool,
 }
 
 /// What the batch concerns that was given away and has not come back.
@@ -65,6 +67,8 @@ struct Away {
     /// Those of them whose directories change.
     changing: BTreeSet<LogId>,
     has_checkpoint: bool,
+    /// Whether it removes or replaces files.
+    is_removing: bool,
 }
 
 impl Backlog {
@@ -78,9 +82,26 @@ impl Backlog {
         !(rolling.is_empty() && new.is_empty() && removals.is_empty() && deferred.is_empty())
     }
 
+    /// Whether there is slow work that may be done now.
+    fn may_give(&self) -> bool {
+        let Self { rolling, new, deferred, .. } = self;
+        let is_left = if self.is_held { deferred.keeps_files() } else { self.has_slow() };
+        is_left || !(rolling.is_empty() && new.is_empty())
+    }
+
     /// Whether the committer has something to do before another batch comes back.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.plain.is_empty() || (self.away.is_none() && self.has_slow())
+        !self.plain.is_empty() || (self.away.is_none() && self.may_give())
+    }
+
+    /// Whether files that exist must stay from now on. What removes them, and is not away, waits.
+    pub(crate) fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Whether files are being removed or replaced just now.
+    pub(crate) fn is_removing(&self) -> bool {
+        self.away.as_ref().is_some_and(|away| away.is_removing)
     }
 
     /// Whether neither a checkpoint nor this log, if one is given, is away.
@@ -148,7 +169,7 @@ impl Backlog {
             for part in self.new.remove(&log).into_iter().chain(self.rolling.remove(&log)) {
                 group.merge(part);
             }
-            group.deferred.merge(self.deferred.take_log(log));
+            group.deferred.merge(self.deferred.take_log(log, self.is_held));
             group.deferred.removals.extend(self.removals.remove_entry(&log));
         }
         group.deferred.checkpoint = self.deferred.checkpoint.take();
@@ -171,7 +192,7 @@ impl Backlog {
                     Kind::Rolls
                 }
                 Kind::Rolls => {
-                    batch.deferred = self.deferred.take_first(DEFERRED_MAX);
+                    batch.deferred = self.deferred.take_first(DEFERRED_MAX, self.is_held);
                     batch.relieved = due.take().map(|due| due()).unwrap_or_default();
                     Kind::Upkeep
                 }
@@ -203,6 +224,9 @@ impl Backlog {
             batch.changing.merge(part);
         }
         batch.deferred = self.deferred.take_creations(NEW_MAX);
+        if self.is_held {
+            return;
+        }
         for _ in 0..REMOVALS_MAX {
             batch.removals.extend(self.removals.pop_first());
         }
@@ -213,7 +237,12 @@ impl Backlog {
         let changing: BTreeSet<LogId> = batch.changing.logs().collect();
         let mut logs = changing.clone();
         logs.extend(batch.removals.keys().copied().chain(batch.deferred.logs()));
-        self.away = Some(Away { logs, changing, has_checkpoint: batch.deferred.checkpoint.is_some() });
+        self.away = Some(Away {
+            logs,
+            changing,
+            has_checkpoint: batch.deferred.checkpoint.is_some(),
+            is_removing: !batch.removals.is_empty() || batch.deferred.removes_files(),
+        });
     }
 
     /// What was given away has come back, and is done or belongs to the caller.

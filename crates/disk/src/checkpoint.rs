@@ -15,6 +15,8 @@ const MAGIC: [u8; 4] = *b"MSCK";
 const CLEAN_MAGIC: [u8; 4] = *b"MSOK";
 const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 12;
+/// Size of the clean mark, bytes.
+pub(crate) const CLEAN_BYTES: usize = 8;
 
 /// Checkpoint entry of one log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,8 +144,8 @@ pub(crate) fn mark_open(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     }
 }
 
-fn mark_of(checkpoint: &[u8]) -> [u8; 8] {
-    let mut mark = [0; 8];
+fn mark_of(checkpoint: &[u8]) -> [u8; CLEAN_BYTES] {
+    let mut mark = [0; CLEAN_BYTES];
     mark[..4].copy_from_slice(&CLEAN_MAGIC);
     mark[4..].copy_from_slice(&checkpoint[checkpoint.len() - 4..]);
     mark

@@ -113,6 +113,19 @@ impl Deferred {
             && closing.is_empty()
     }
 
+    /// Whether any of it removes or replaces files that logs consist of.
+    pub(crate) fn removes_files(&self) -> bool {
+        !(self.removals.is_empty() && self.segments.is_empty() && self.replacements.is_empty())
+    }
+
+    /// Whether any of it removes and replaces no files that logs consist of.
+    pub(crate) fn keeps_files(&self) -> bool {
+        let Self { checkpoint, indexes, logs, files, reservations, syncs, closing, .. } = self;
+        checkpoint.is_some()
+            || !(indexes.is_empty() && logs.is_empty() && files.is_empty())
+            || !(reservations.is_empty() && syncs.is_empty() && closing.is_empty())
+    }
+
     /// Schedules a sync of a file that is not a segment yet.
     pub(crate) fn sync(&mut self, file: Arc<dyn File>) -> SyncOutcome {
         let outcome = SyncOutcome::default();
@@ -223,8 +236,9 @@ impl Deferred {
         keys.copied().chain(indexes).chain(files).chain(reservations)
     }
 
-    /// Takes the checkpoint and up to `slice` pieces of each kind, except creations and removals of logs.
-    pub(crate) fn take_first(&mut self, slice: usize) -> Self {
+    /// Takes the checkpoint and up to `slice` pieces of each kind, except creations and removals of logs; with
+    /// `is_held`, except what removes or replaces files.
+    pub(crate) fn take_first(&mut self, slice: usize, is_held: bool) -> Self {
         let mut first = Self {
             checkpoint: self.checkpoint.take(),
             indexes: self.indexes.drain(..slice.min(self.indexes.len())).collect(),
@@ -233,15 +247,18 @@ impl Deferred {
             closing: self.closing.drain(..slice.min(self.closing.len())).collect(),
             ..Self::default()
         };
-        while first.replacements.len() < slice
-            && let Some((log, replacement)) = self.replacements.pop_first()
-        {
-            first.replacements.insert(log, replacement);
-        }
         while first.reservations.len() < slice
             && let Some((key, reservation)) = self.reservations.pop_first()
         {
             first.reservations.insert(key, reservation);
+        }
+        if is_held {
+            return first;
+        }
+        while first.replacements.len() < slice
+            && let Some((log, replacement)) = self.replacements.pop_first()
+        {
+            first.replacements.insert(log, replacement);
         }
         let mut left = slice;
         while left > 0
@@ -258,19 +275,23 @@ impl Deferred {
         first
     }
 
-    /// Takes the pieces that concern this log, except its removal.
-    pub(crate) fn take_log(&mut self, log: LogId) -> Self {
+    /// Takes the pieces that concern this log, except its removal; with `is_held`, except what removes or replaces
+    /// files.
+    pub(crate) fn take_log(&mut self, log: LogId, is_held: bool) -> Self {
         let (of_log, others) = std::mem::take(&mut self.files).into_iter().partition(|file| file.log == log);
         self.files = others;
-        Self {
+        let mut taken = Self {
             indexes: self.indexes.extract_if(.., |index| index.key.0 == log).collect(),
             logs: self.logs.remove_entry(&log).into_iter().collect(),
             files: of_log,
             reservations: self.take_reservations(log),
-            segments: self.segments.remove_entry(&log).into_iter().collect(),
-            replacements: self.replacements.remove_entry(&log).into_iter().collect(),
             ..Self::default()
+        };
+        if !is_held {
+            taken.segments.extend(self.segments.remove_entry(&log));
+            taken.replacements.extend(self.replacements.remove_entry(&log));
         }
+        taken
     }
 }
 
@@ -402,13 +423,13 @@ mod tests {
                 .flat_map(|(log, removal)| removal.segments.iter().map(|(base, _)| (log.0, *base)));
             all.collect()
         };
-        let mut first = work.take_first(2);
+        let mut first = work.take_first(2, false);
         assert_eq!((bases(&first), bases(&work)), (vec![(1, 0), (1, 5)], vec![(1, 9), (2, 0), (2, 7)]));
         let mut newest = Deferred::default();
         newest.remove_segment(LogId(1), Path::new("/"), 12, None);
         work.merge(newest);
         assert_eq!(bases(&work), [(1, 9), (1, 12), (2, 0), (2, 7)]);
-        first = work.take_first(4);
+        first = work.take_first(4, false);
         assert_eq!((bases(&first), work.is_empty()), (vec![(1, 9), (1, 12), (2, 0), (2, 7)], true));
     }
 }

@@ -55,6 +55,16 @@ pub trait Fs: Send + Sync {
     /// [`io::ErrorKind::NotFound`]; other IO errors.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Gives a file a second name. Both stay the same file.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`]; [`io::ErrorKind::AlreadyExists`]; [`io::ErrorKind::Unsupported`] and others if there
+    /// are no such names here; other IO errors.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _ = (from, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Makes the entries of `dir` durable.
     ///
     /// # Errors
@@ -207,6 +217,10 @@ impl Fs for RealFs {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -43,6 +43,7 @@
 //! | `read.rs`, `read/`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
 //! | `truncate.rs`, `removal.rs` | removing entries from either end, and segments |
 //! | `recover.rs`, `redo.rs`, `checkpoint.rs` | opening after a crash |
+//! | `image.rs` | what the files contain at one moment, for a backup |
 //! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `replacement.rs` | the replacement of segments by a compacted one, in the files |
@@ -74,6 +75,7 @@ mod files;
 mod filter;
 mod fs;
 mod group;
+mod image;
 mod index;
 mod journal;
 mod keys;

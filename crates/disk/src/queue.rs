@@ -51,6 +51,18 @@ struct Urgent {
     log: Option<LogId>,
 }
 
+/// Whether files that exist must stay.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Hold {
+    #[default]
+    No,
+    /// From the next batch on. The last one may still remove files.
+    Requested,
+    Active,
+    /// Files could not stay. Nothing waits any more.
+    Broken,
+}
+
 #[derive(Default)]
 struct State {
     next: Group,
@@ -59,6 +71,7 @@ struct State {
     report: Report,
     batch: Option<Batch>,
     done: Option<Done>,
+    hold: Hold,
     is_busy: bool,
     is_closed: bool,
     /// The committer has ended, and gives no more batches.
@@ -115,6 +128,9 @@ impl CommitQueue {
             return;
         }
         if !self.has_thread() {
+            if group.deferred.removes_files() {
+                self.break_hold();
+            }
             let mut syncer = lock(&self.shared.syncer);
             let (acks, deferred) = syncer.run(group);
             let mut report = Report { acks, ..Report::default() };
@@ -165,6 +181,33 @@ impl CommitQueue {
         lock(&self.shared.syncer)
     }
 
+    /// Lets the files that exist stay until [`CommitQueue::release_files`]: removals and replacements wait.
+    pub(crate) fn hold_files(&self) {
+        let hold = if self.has_thread() { Hold::Requested } else { Hold::Active };
+        lock(&self.shared.state).hold = hold;
+        self.shared.work.notify_one();
+    }
+
+    /// Whether no file is being removed or replaced. Everything that was before has been reported.
+    pub(crate) fn are_files_held(&self) -> bool {
+        matches!(lock(&self.shared.state).hold, Hold::Active | Hold::Broken)
+    }
+
+    /// A file had to be removed although it was to stay.
+    pub(crate) fn break_hold(&self) {
+        let mut state = lock(&self.shared.state);
+        if state.hold != Hold::No {
+            state.hold = Hold::Broken;
+        }
+    }
+
+    /// Lets files be removed again. Returns whether none was removed or replaced meanwhile.
+    pub(crate) fn release_files(&self) -> bool {
+        let hold = std::mem::take(&mut lock(&self.shared.state).hold);
+        self.shared.work.notify_one();
+        hold == Hold::Active
+    }
+
     /// Reports logs that broke while the shard held the syncer.
     pub(crate) fn note_broken(&self, broken: Vec<LogId>) {
         self.shared.put(Report { broken, ..Report::default() });
@@ -173,7 +216,9 @@ impl CommitQueue {
 
 impl Drop for CommitQueue {
     fn drop(&mut self) {
-        lock(&self.shared.state).is_closed = true;
+        let mut state = lock(&self.shared.state);
+        (state.is_closed, state.hold) = (true, Hold::No);
+        drop(state);
         self.shared.work.notify_one();
         // The committer first: it waits for the last batch.
         for thread in self.threads.drain(..) {
@@ -192,6 +237,10 @@ impl Shared {
         let mut state = lock(&self.state);
         let mut backlog = Backlog::default();
         loop {
+            backlog.hold(matches!(state.hold, Hold::Requested | Hold::Active));
+            if state.hold == Hold::Requested && state.done.is_none() && !backlog.is_removing() {
+                state.hold = Hold::Active;
+            }
             let may_run = |urgent: &Urgent| state.done.is_some() || backlog.has(urgent.log);
             let is_urgent = state.urgent.as_ref().is_some_and(may_run);
             if !is_urgent && state.done.is_none() && state.next.is_empty() && !backlog.is_ready() {
@@ -220,6 +269,7 @@ impl Shared {
                 Some(Urgent { log }) => backlog.take_urgent(log),
                 None => backlog.take_plain(),
             };
+            let breaks_hold = group.deferred.removes_files();
             let began = (!group.acks.is_empty()).then(Instant::now);
             let (acks, deferred) = syncer.run(group);
             if let (Some(began), Some(on_committed)) = (began, &self.on_committed) {
@@ -232,6 +282,9 @@ impl Shared {
             drop(syncer);
 
             state = lock(&self.state);
+            if breaks_hold && state.hold != Hold::No {
+                state.hold = Hold::Broken;
+            }
             if urgent.is_some() {
                 state.urgent = None;
                 self.idle.notify_all();

@@ -98,6 +98,11 @@ impl Roller {
         self.refusal.as_ref()
     }
 
+    /// Base offset of the newest segment that may not have its name yet.
+    pub(crate) fn unnamed(&self) -> Option<u64> {
+        self.unnamed
+    }
+
     /// Whether a segment may not have its name yet. It is lost with the process.
     pub(crate) fn has_unnamed(&self) -> bool {
         self.unnamed.is_some()

@@ -87,6 +87,11 @@ impl Log {
         self.roller.has_unnamed()
     }
 
+    /// Base offset of the newest segment that may not have its name yet.
+    pub(crate) fn unnamed(&self) -> Option<u64> {
+        self.roller.unnamed()
+    }
+
     /// Why the log accepts no appends until its newest segment has its name.
     pub(crate) fn refusal(&self) -> Option<&Error> {
         self.roller.refusal()

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mainstem_log::{
     Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options,
-    State, Status, Store, Ticket, TimestampOffset, ValidBatch,
+    State, Status, Store, StoreImage, Ticket, TimestampOffset, ValidBatch,
 };
 
 use crate::checkpoint::{self, Checkpoint, Loaded};
@@ -21,6 +21,7 @@ use crate::directories::remove_dir;
 use crate::disk::Disk;
 use crate::failure::{Failure, store_error};
 use crate::fs::{Fs, create_dir_durably};
+use crate::image::Capturing;
 use crate::journal::{self, Journal};
 use crate::name;
 use crate::queue::CommitQueue;
@@ -33,6 +34,7 @@ use schedule::{Due, Schedule};
 use tail_cache::TailCache;
 
 mod checkpoints;
+mod images;
 mod maintenance;
 mod naming;
 mod opening;
@@ -79,6 +81,8 @@ pub struct SegmentStore {
     maintained_ms: u64,
     cached: TailCache,
     schedule: Schedule,
+    /// An image that was not taken yet.
+    capturing: Option<Capturing>,
 }
 
 /// Whether a log of the directory is open.
@@ -159,6 +163,7 @@ impl SegmentStore {
             maintained_ms: 0,
             cached: TailCache::default(),
             schedule: Schedule::default(),
+            capturing: None,
         })
     }
 
@@ -230,14 +235,16 @@ impl SegmentStore {
     /// Submits the current group and waits until the committer has done what concerns this log. If its newest segment
     /// still cannot get its name, what was submitted since then is not done.
     fn settle(&mut self, log: LogId) {
+        let submitted =
+            |store: &Self| store.logs[log.0 as usize].as_ref().map(|log| log.positions.submitted());
         loop {
-            let has_file = self.has_file(log);
+            let before = (self.has_file(log), submitted(self));
             self.retry_names(log);
             let group = std::mem::take(&mut self.disk.group);
             self.queue.submit(group);
             drop(self.queue.wait_for(Some(log)));
             self.process_reports();
-            if self.has_file(log) == has_file {
+            if (self.has_file(log), submitted(self)) == before {
                 break;
             }
             // The appends that waited for the file were submitted just now.
@@ -295,6 +302,7 @@ impl SegmentStore {
 
     /// Syncs everything and marks the store as cleanly closed.
     fn close(&mut self) -> Result<(), Error> {
+        self.queue.release_files();
         self.retry_all_names();
         self.commit();
         self.settle_all();
@@ -490,6 +498,8 @@ impl LogAdmin for SegmentStore {
         if place == to.positions.head() {
             return Ok(());
         }
+        // The end of the log changes in its files.
+        self.queue.break_hold();
         self.settle(log);
         let to = open_log(&mut self.logs, log);
         if to.state == State::Broken {
@@ -538,6 +548,32 @@ impl Store for SegmentStore {
     fn completions(&mut self, into: &mut Vec<Completion>) {
         self.process_reports();
         into.append(&mut self.completed);
+    }
+
+    fn hold_files(&mut self) {
+        // Files that are no longer part of a log need not stay.
+        self.commit();
+        self.queue.hold_files();
+    }
+
+    fn are_files_held(&mut self) -> bool {
+        let are_held = self.queue.are_files_held();
+        // What removed files before is in the reports now.
+        self.process_reports();
+        are_held
+    }
+
+    fn release_files(&mut self) -> bool {
+        self.capturing = None;
+        self.queue.release_files()
+    }
+
+    fn capture(&mut self) -> Result<(), Error> {
+        self.capture_logs()
+    }
+
+    fn take_image(&mut self) -> Result<Option<Box<dyn StoreImage>>, Error> {
+        self.take_captured()
     }
 }
 

@@ -48,7 +48,7 @@ pub use headers::{Header, Headers, put_headers};
 pub use memory::MemoryStore;
 pub use record_scan::{RecordFacts, RecordScan};
 pub use store::{
-    Appended, Cleanup, Completion, Durability, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter,
-    Maintained, Options, State, Status, Store, Ticket, TimestampOffset,
+    Appended, Cleanup, Completion, Durability, Error, FileSlice, ImageFile, LogAdmin, LogId, LogReader,
+    LogWriter, Maintained, Options, State, Status, Store, StoreImage, Ticket, TimestampOffset,
 };
 pub use stores::{LogOwner, StoreAt, Stores};

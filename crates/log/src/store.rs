@@ -8,6 +8,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::batch::ValidBatch;
@@ -355,4 +356,57 @@ pub trait Store: LogReader + LogWriter + LogAdmin + Send {
 
     /// Moves the completions that arrived since the last call to `into`. Never blocks.
     fn completions(&mut self, into: &mut Vec<Completion>);
+
+    /// Lets every file that exists stay until [`Store::release_files`]: removals and replacements of files wait. Call
+    /// it before [`Store::capture`]. Without files it does nothing.
+    fn hold_files(&mut self) {}
+
+    /// Whether [`Store::hold_files`] has come into effect. Removals that had begun end first.
+    fn are_files_held(&mut self) -> bool {
+        true
+    }
+
+    /// Lets files be removed again. Returns whether all have stayed, so that what was captured and linked in between
+    /// is as it was captured. A log that is removed and made again, or loses its end, is a reason why not.
+    fn release_files(&mut self) -> bool {
+        true
+    }
+
+    /// Commits, and notes what all logs contain at this moment, for [`Store::take_image`].
+    ///
+    /// # Errors
+    /// [`Error::Broken`] or [`Error::System`] if a log cannot be captured, or the store has no files.
+    fn capture(&mut self) -> Result<(), Error> {
+        Err(Error::System("the store has no files to capture".into()))
+    }
+
+    /// Returns the image that [`Store::capture`] noted, once everything in it is durable; `None` before that. What was
+    /// appended to new logs becomes durable with later commits only.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if something in it cannot become durable.
+    fn take_image(&mut self) -> Result<Option<Box<dyn StoreImage>>, Error> {
+        Ok(None)
+    }
+}
+
+/// What the files of a store contain at one moment. It refers to the files, so it is of use only while they are
+/// [held](Store::hold_files).
+pub trait StoreImage: Send {
+    /// Makes the directory `into` contain the image, with hard links where the file system has them. Returns the files,
+    /// which may be longer than the image says: the store still appends to some. Not synced. They stay as they are when
+    /// the store removes or replaces its own, but not if [`LogAdmin::truncate_suffix`] shortens a log.
+    ///
+    /// # Errors
+    /// [`Error::System`] with the file: one is missing or too short, or `into` cannot be written. [`Error::Full`].
+    fn link(&self, into: &Path) -> Result<Vec<ImageFile>, Error>;
+}
+
+/// A file of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFile {
+    /// Path below the directory of the image, with `/` between its parts.
+    pub path: String,
+    /// Length: what follows in the file does not belong to the image.
+    pub bytes: u64,
 }

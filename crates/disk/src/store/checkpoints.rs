@@ -80,6 +80,7 @@ impl SegmentStore {
         self.is_checkpoint_stale |= self.gone.contains_key(name);
         self.refresh_checkpoint()?;
         let Some(removed) = self.removing.get(name).copied() else { return Ok(()) };
+        self.queue.break_hold();
         self.settle(removed);
         if self.removing.contains_key(name) {
             // An earlier attempt failed.

@@ -83,6 +83,13 @@ const LAYERS: &[Layer] = &[
         pure: Some(&[]),
     },
     Layer {
+        name: "backup",
+        tier: "1",
+        contents: "a repository of backups in a directory or an object store",
+        imports: &[],
+        pure: None,
+    },
+    Layer {
         name: "quota",
         tier: "0 pure",
         contents: "quotas of users, client ids and addresses: precedence, token buckets",

@@ -66,6 +66,24 @@ pub trait ConfigHost: Send + Sync + 'static {
     fn reload(&self) -> Result<Value, String>;
 }
 
+/// Snapshots of the data directory of the running broker. Methods block while files are linked or removed.
+pub trait SnapshotHost: Send + Sync + 'static {
+    /// The snapshots there are, oldest first: each the fields of the schema `Snapshot` in `openapi.json`.
+    fn list(&self) -> Vec<Value>;
+
+    /// Takes a snapshot.
+    ///
+    /// # Errors
+    /// Why that is not possible now.
+    fn take(&self) -> Result<Value, String>;
+
+    /// Removes a snapshot. Returns whether there was one with this identifier.
+    ///
+    /// # Errors
+    /// A file could not be removed.
+    fn remove(&self, id: &str) -> Result<bool, String>;
+}
+
 /// The broker's side of the HTTP API. No method blocks; each may be called on any thread.
 pub trait Broker: Send + Sync + 'static {
     /// Admits a connection of this client address. `None` if the address has too many; the broker logs that.
@@ -105,6 +123,11 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns the configuration; `None` if the broker has none that can change.
     fn config(&self) -> Option<Arc<dyn ConfigHost>> {
+        None
+    }
+
+    /// Returns the snapshots of the data directory; `None` if the broker takes none.
+    fn snapshots(&self) -> Option<Arc<dyn SnapshotHost>> {
         None
     }
 

@@ -36,6 +36,7 @@
 //! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
 //! | `bindings.rs`, `health.rs`, `metrics.rs` | handlers for bindings, health, Prometheus |
 //! | `config.rs` | handlers for the log and for reloads of the configuration |
+//! | `snapshots.rs` | handlers for snapshots of the data directory |
 //! | `input.rs` | extractors for paths, queries and bodies |
 //! | `consumers.rs` | ids of consumers, and the newest request of each with a name |
 //! | `record.rs`, `receipt.rs` | messages as JSON, receipts as text |
@@ -74,12 +75,14 @@ mod send;
 mod serve;
 mod settings;
 mod settle;
+mod snapshots;
 mod socket;
 mod users;
 mod watched_body;
 
 pub use broker::{
-    Broker, ConfigHost, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations,
+    Broker, ConfigHost, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, SnapshotHost,
+    TurnDurations,
 };
 pub use listeners::{Bound, TlsSource};
 pub use metrics::metrics;

@@ -150,6 +150,15 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "unknown-binding", "there is no such binding")
     }
 
+    pub(crate) fn no_snapshot() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "unknown-snapshot", "there is no such snapshot")
+    }
+
+    /// A snapshot cannot be taken or removed now.
+    pub(crate) fn snapshot(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "snapshot", detail)
+    }
+
     pub(crate) fn method() -> Self {
         let detail = "this path does not support this method; see the Allow header";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method", detail)

@@ -18,7 +18,8 @@ use crate::problem::Problem;
 use crate::response::with_json;
 use crate::watched_body::watch_body;
 use crate::{
-    bans, bindings, config, health, keys, metrics, queues, quotas, receive, rules, send, settle, users,
+    bans, bindings, config, health, keys, metrics, queues, quotas, receive, rules, send, settle, snapshots,
+    users,
 };
 
 /// The OpenAPI 3.1 description of the API.
@@ -26,10 +27,10 @@ pub const OPENAPI: &str = include_str!("openapi.json");
 
 type Route = (Method, &'static str, MethodRouter<App>, Access);
 
-fn table() -> Vec<Route> {
+/// Queues and bindings.
+fn queue_routes() -> Vec<Route> {
     const QUEUE: &str = "/v1/queues/{name}";
     const BINDING: &str = "/v1/bindings/{name}";
-    const USER: &str = "/v1/users/{name}";
     vec![
         (Method::GET, "/v1/queues", get(queues::list), Access::Cluster(Action::AdminRead)),
         (Method::PUT, QUEUE, put(queues::create), Access::Queue(Action::Manage)),
@@ -61,6 +62,13 @@ fn table() -> Vec<Route> {
         (Method::PUT, BINDING, put(bindings::add), Access::Cluster(Action::Bind)),
         (Method::GET, BINDING, get(bindings::show), Access::Cluster(Action::AdminRead)),
         (Method::DELETE, BINDING, delete(bindings::remove), Access::Cluster(Action::Bind)),
+    ]
+}
+
+/// Everything else.
+fn admin_routes() -> Vec<Route> {
+    const USER: &str = "/v1/users/{name}";
+    vec![
         (Method::GET, "/v1/health/live", get(health::live), Access::Open),
         (Method::GET, "/v1/health/ready", get(health::ready), Access::Open),
         (Method::GET, "/metrics", get(metrics::scrape), Access::Cluster(Action::AdminRead)),
@@ -90,6 +98,19 @@ fn table() -> Vec<Route> {
             post(config::reload).route_layer(from_fn(reject_body)),
             Access::Cluster(Action::AdminWrite),
         ),
+        (Method::GET, "/v1/snapshots", get(snapshots::list), Access::Cluster(Action::AdminRead)),
+        (
+            Method::POST,
+            "/v1/snapshots",
+            post(snapshots::take).route_layer(from_fn(reject_body)),
+            Access::Cluster(Action::AdminWrite),
+        ),
+        (
+            Method::DELETE,
+            "/v1/snapshots/{id}",
+            delete(snapshots::remove),
+            Access::Cluster(Action::AdminWrite),
+        ),
         (Method::GET, "/v1/acls/explain", get(rules::explain), Access::Cluster(Action::AdminRead)),
     ]
 }
@@ -100,8 +121,9 @@ pub(crate) fn router(app: App) -> Router {
         let handler = if takes_body { handler } else { handler.route_layer(from_fn(reject_body)) };
         router.route(path, handler.route_layer(from_fn_with_state((app.clone(), access), authorize)))
     };
-    table()
+    queue_routes()
         .into_iter()
+        .chain(admin_routes())
         .fold(Router::new(), add)
         .fallback(async || Problem::no_route())
         .method_not_allowed_fallback(async || Problem::method())
@@ -182,8 +204,9 @@ mod tests {
 
     #[test]
     fn openapi_describes_every_route_and_no_other() {
-        let served: BTreeSet<(String, String)> = table()
+        let served: BTreeSet<(String, String)> = queue_routes()
             .into_iter()
+            .chain(admin_routes())
             .map(|(method, path, _, _)| (path.to_owned(), method.as_str().to_lowercase()))
             .collect();
         let description: Value = serde_json::from_str(OPENAPI).unwrap();

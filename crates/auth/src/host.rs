@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::Instant;
 
-use mainstem_log::{Durability, Store};
+use mainstem_log::{Durability, ImageFile, Store};
 use mainstem_partition::CompactedLog;
 use mainstem_security::{
     Actor, AdminChange, Attempt, Authenticator, BannedClient, CertificateOutcome, Change, ChangeError,
@@ -175,6 +175,22 @@ impl Host {
             .send(Command::ReplaceUsers { users, reply })
             .map_err(|_| ChangeError::Unavailable)
             .and_then(|()| replaced.recv().map_err(|_| ChangeError::Unavailable))
+    }
+
+    /// Puts an image of the log into the directory `into`, and waits for it. Returns its files.
+    ///
+    /// # Errors
+    /// A message for the user: a file cannot be linked, or the host ends.
+    pub fn link_image(&self, into: &Path) -> Result<Vec<ImageFile>, String> {
+        let (sender, linked) = channel();
+        let reply = Box::new(move |result| {
+            if sender.send(result).is_err() {
+                log::debug!("nobody waits for the image of users and rules");
+            }
+        });
+        let sent = self.edits.send(Command::LinkImage { into: into.to_owned(), reply });
+        let linked = sent.ok().and_then(|()| linked.recv().ok());
+        linked.ok_or("the broker stops")?.map_err(|error| format!("users and rules: {error}"))
     }
 
     /// Sets how many log-ins of one address and of one user may fail in a minute; 0 for no limit.

@@ -4,11 +4,12 @@
 //! when its records are on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mainstem_log::Store;
+use mainstem_log::{Error, ImageFile, Store};
 use mainstem_partition::{CompactedLog, KeyValue};
 use mainstem_security::{
     Actor, Change, ChangeError, Edit, Published, Reply, SecurityState, Settings, User, encode,
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Edit { edit: Edit, by: Actor, reply: Reply<Result<Vec<Change>, ChangeError>> },
     /// Another password file or other super users. They are not stored: the configuration has them.
     ReplaceUsers { users: ConfiguredUsers, reply: Reply<()> },
+    /// A directory to put an image of the log into.
+    LinkImage { into: PathBuf, reply: Reply<Result<Vec<ImageFile>, Error>> },
 }
 
 /// The owner of the log.
@@ -58,6 +61,7 @@ impl Writer {
                     self.replace_users(users);
                     reply(());
                 }
+                Ok(Command::LinkImage { into, reply }) => reply(self.link_image(&into)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.store_uses(),
             }
@@ -88,6 +92,13 @@ impl Writer {
                 return;
             }
         }
+    }
+
+    /// Nothing else happens to the files meanwhile: they belong to this thread.
+    fn link_image(&mut self, into: &Path) -> Result<Vec<ImageFile>, Error> {
+        self.store.capture()?;
+        let image = self.store.take_image()?;
+        image.ok_or_else(|| Error::System("the users and rules are not durable".into()))?.link(into)
     }
 
     fn replace_users(&self, ConfiguredUsers { file_users, super_users }: ConfiguredUsers) {

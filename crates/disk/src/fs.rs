@@ -58,8 +58,8 @@ pub trait Fs: Send + Sync {
     /// Gives a file a second name. Both stay the same file.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]; [`io::ErrorKind::AlreadyExists`]; [`io::ErrorKind::Unsupported`] and others if there
-    /// are no such names here; other IO errors.
+    /// [`io::ErrorKind::NotFound`]; [`io::ErrorKind::AlreadyExists`]; [`io::ErrorKind::Unsupported`] and others if
+    /// there are no such names here; other IO errors.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let _ = (from, to);
         Err(io::ErrorKind::Unsupported.into())

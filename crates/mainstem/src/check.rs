@@ -93,6 +93,14 @@ enum LockMode {
     Exclusive,
 }
 
+/// Locks a data directory that nobody may use meanwhile.
+///
+/// # Errors
+/// A message for the user: there is no data directory, or a process uses it.
+pub(crate) fn lock_exclusively(dir: &Path) -> Result<Option<File>, String> {
+    lock(dir, LockMode::Exclusive)
+}
+
 /// Locks the directory, as its owner does. `None` if it was never locked and is only read.
 fn lock(dir: &Path, mode: LockMode) -> Result<Option<File>, String> {
     if !dir.join("log").is_dir() {

@@ -2,6 +2,7 @@
 //!
 //! `mainstem` without a subcommand is `mainstem serve`, with the same flags.
 
+mod backup;
 mod bench;
 mod bench_kafka;
 mod bench_queue;
@@ -29,6 +30,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use backup::{BackupArgs, BackupCommand, RestoreArgs, WhichArgs, format_time};
 pub(crate) use bench::{BenchCommand, BenchMqttArgs, PartArg, ScenarioArg};
 pub(crate) use bench_kafka::{AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork};
 pub(crate) use bench_queue::{
@@ -102,6 +104,10 @@ pub(crate) enum Command {
     /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Back up a running broker to a directory or an object store; list, check and prune backups
+    Backup(Box<BackupArgs>),
+    /// Restore a data directory from a backup
+    Restore(RestoreArgs),
     /// Check every file of a data directory while no broker runs
     Verify(VerifyArgs),
     /// Repair a damaged data directory while no broker runs

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_log::{
     Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options,
-    Status, Store, TimestampOffset, ValidBatch,
+    Status, Store, StoreImage, TimestampOffset, ValidBatch,
 };
 
 /// Maximum number of failing logs to report.
@@ -179,6 +179,26 @@ impl<S: Store> Store for HealthTrackingStore<S> {
         for completion in &into[start..] {
             self.health.record(completion.log, completion.outcome.as_ref().err());
         }
+    }
+
+    fn hold_files(&mut self) {
+        self.store.hold_files();
+    }
+
+    fn are_files_held(&mut self) -> bool {
+        self.store.are_files_held()
+    }
+
+    fn release_files(&mut self) -> bool {
+        self.store.release_files()
+    }
+
+    fn capture(&mut self) -> Result<(), Error> {
+        self.store.capture()
+    }
+
+    fn take_image(&mut self) -> Result<Option<Box<dyn StoreImage>>, Error> {
+        self.store.take_image()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
 //! `queue`, `binding`, `user`, `key`, `acl` and `bench` are tools that talk to a broker over the network; `cert` makes
-//! certificates, and `config` checks configurations. `verify` and `repair` work on a data directory that no broker
-//! uses.
+//! certificates, and `config` checks configurations. `backup` stores what a running broker has, `restore` brings it
+//! back; `verify` and `repair` work on a data directory that no broker uses.
 //!
 //! # Files
 //! | file | contents |
@@ -20,6 +20,8 @@
 //! | `listener_section.rs` | listeners declared in the configuration |
 //! | `descriptors.rs` | how the limit of open files is shared |
 //! | `storage.rs` | the data directory, and the state restored from it |
+//! | `backup.rs` | `mainstem backup` and `mainstem restore` |
+//! | `snapshots.rs` | snapshots of the data directory while the broker runs |
 //! | `check.rs` | `mainstem verify` and `mainstem repair` |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
 //! | `security.rs` | users and rules: their section, their directory |
@@ -31,6 +33,7 @@
 //! | `operations.rs` | the broker behind the HTTP API |
 //! | `tool.rs`, `tool/` | the command-line tools |
 
+mod backup;
 mod bindings;
 mod check;
 mod cli;
@@ -53,6 +56,7 @@ mod queues;
 mod reload;
 mod security;
 mod serve;
+mod snapshots;
 mod storage;
 mod tool;
 
@@ -81,6 +85,8 @@ fn main() -> ExitCode {
         Command::Cert(args) => return tool::cert(&args),
         Command::Monitoring(args) => monitoring::run(&args.command),
         Command::Bench(command) => return tool::bench(&command),
+        Command::Backup(args) => backup::run_backup(&args),
+        Command::Restore(args) => backup::run_restore(&args),
         Command::Verify(args) => return check::run_verify(&args),
         Command::Repair(args) => return check::run_repair(&args),
         Command::MetricsReference => print(&process_metrics::reference()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstem_admin::{
     Bound, Broker, ConfigHost, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations,
-    RESERVED_CONNECTIONS, ReplyCallback, Settings, TlsSource, TurnDurations, start,
+    RESERVED_CONNECTIONS, ReplyCallback, Settings, SnapshotHost, TlsSource, TurnDurations, start,
 };
 use mainstem_metrics::Exposition;
 use mainstem_queue_core::Request;
@@ -35,11 +35,17 @@ struct ApiBroker {
     kafka: Arc<mainstem_kafka_server::Shared>,
     failing_logs: FailingLogs,
     commit_times: CommitTimes,
-    bindings: Arc<BindingManager>,
+    managers: Managers,
     turn_times: Arc<TurnTimes>,
     certificates: Certificates,
     security: Arc<dyn SecurityHost>,
-    config: Arc<dyn ConfigHost>,
+}
+
+/// What changes the broker.
+pub(crate) struct Managers {
+    pub(crate) bindings: Arc<BindingManager>,
+    pub(crate) config: Arc<dyn ConfigHost>,
+    pub(crate) snapshots: Arc<dyn SnapshotHost>,
 }
 
 impl Broker for ApiBroker {
@@ -60,15 +66,15 @@ impl Broker for ApiBroker {
     }
 
     fn bindings(&self) -> Vec<Map<String, Value>> {
-        self.bindings.list()
+        self.managers.bindings.list()
     }
 
     fn add_binding(&self, name: &str, binding: Map<String, Value>, reply: ReplyCallback) {
-        self.bindings.add(name, binding, reply);
+        self.managers.bindings.add(name, binding, reply);
     }
 
     fn remove_binding(&self, name: &str, reply: ReplyCallback) {
-        self.bindings.remove(name, reply);
+        self.managers.bindings.remove(name, reply);
     }
 
     fn memory(&self) -> MemoryUsage {
@@ -99,7 +105,11 @@ impl Broker for ApiBroker {
     }
 
     fn config(&self) -> Option<Arc<dyn ConfigHost>> {
-        Some(Arc::clone(&self.config))
+        Some(Arc::clone(&self.managers.config))
+    }
+
+    fn snapshots(&self) -> Option<Arc<dyn SnapshotHost>> {
+        Some(Arc::clone(&self.managers.snapshots))
     }
 
     fn errors(&self) -> Vec<String> {
@@ -164,7 +174,7 @@ pub(crate) fn open(
     bound: Vec<Bound>,
     config: &HttpConfig,
     shared: &SharedState,
-    (bindings, config_host): (Arc<BindingManager>, Arc<dyn ConfigHost>),
+    managers: Managers,
     admission: Arc<Admission>,
     turn_times: Arc<TurnTimes>,
     certificates: Certificates,
@@ -184,11 +194,10 @@ pub(crate) fn open(
         kafka: Arc::clone(&shared.kafka),
         failing_logs: shared.failing_logs.clone(),
         commit_times: shared.commit_times.clone(),
-        bindings,
+        managers,
         turn_times,
         certificates,
         security: Arc::clone(&shared.security),
-        config: config_host,
     };
     start(bound, settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))
 }

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mainstem_auth::{ConfiguredUsers, Host, Limits, LogInService, Providers};
+use mainstem_backup::RESTORE_MARKER;
 use mainstem_disk::{Committer, RealFs, SegmentStore};
 use mainstem_kafka_server::{BoundTopic, check_topic};
 use mainstem_mqtt_server::config_value::{ConfigValue, Kind};
@@ -30,7 +31,7 @@ use crate::listener_section::ListenerSection;
 /// Directory of the log in the data directory.
 pub(crate) const STORE: &str = "security";
 /// File in the data directory with the secret of the salts of unknown users.
-const SECRET: &str = "unknown-user-secret";
+pub(crate) const SECRET: &str = "unknown-user-secret";
 /// Files that the store has open at most.
 const OPEN_FILES: usize = 4;
 /// Memory for the newest entries of the log, bytes. It is read at start only.
@@ -357,6 +358,12 @@ pub(crate) fn create_private_files() {
 pub(crate) fn lock_data(directory: &Path) -> Result<File, String> {
     let explain = |error: std::io::Error| format!("data directory {}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(explain)?;
+    if directory.join(RESTORE_MARKER).exists() {
+        return Err(format!(
+            "data directory {}: a restore into it was interrupted; run it again, or remove the directory",
+            directory.display()
+        ));
+    }
     let lock = File::create(directory.join("lock")).map_err(explain)?;
     lock.try_lock().map_err(|error| match error {
         std::fs::TryLockError::WouldBlock => {

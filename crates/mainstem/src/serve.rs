@@ -14,9 +14,9 @@ use mainstem_admin::{Bound, HttpServer};
 use mainstem_auth::Host;
 use mainstem_kafka_server::{ListenerSettings, Security};
 use mainstem_mqtt_server::Shared;
-use mainstem_node::BindingTable;
+use mainstem_node::{BindingTable, Snapshots};
 use mainstem_runtime::{
-    Admission, AdmissionLimits, ListenerAddress, Options, raise_open_files_limit, return_free_memory,
+    Admission, AdmissionLimits, ListenerAddress, Options, Wake, raise_open_files_limit, return_free_memory,
     shard_count, start,
 };
 use mainstem_security::SecurityHost;
@@ -32,11 +32,12 @@ use crate::health_store::FailingLogs;
 use crate::listeners::{self, Certificates, advertise, announce};
 use crate::logging::LogControl;
 use crate::memory;
-use crate::operations;
+use crate::operations::{self, Managers};
 use crate::process_metrics;
 use crate::queues::declare_queues;
 use crate::reload::{ReloadableParts, Reloader};
 use crate::security::{self, Gate};
+use crate::snapshots::SnapshotManager;
 use crate::storage::{self, RestoredShard, SharedState};
 
 /// Runs the broker until a signal ends it.
@@ -61,16 +62,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let shared = shared_state(&config, &options, Arc::clone(&security) as Arc<dyn SecurityHost>)?;
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), &listener.address));
     advertise(&shared.kafka, &config, asked)?;
-    let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
-    if let Some(error) = shared.kafka.audit_topic_error() {
-        return Err(error);
-    }
+    let data = Path::new(&config.server.data);
+    let restored = storage::restore(data, &shared, count, plan.segments_per_store)?;
+    shared.kafka.audit_topic_error().map_or(Ok(()), Err)?;
+    let snapshots = SnapshotManager::new(data, &shared, &security)?;
     let bindings = BindingManager::new(&config, BindingTargets::of(&shared));
     let mut shards = restored.into_iter();
     let handle = start(&options, |shard, wake| {
         let RestoredShard { service, waker } = shards.next().expect("one for each shard");
-        shared.kafka.bind_wake(shard, Arc::clone(&wake));
-        shared.mqtt.bind_wake(shard, Arc::clone(&wake));
+        shared.bind_wake(shard, &wake);
         waker.bind(wake);
         service
     })
@@ -85,7 +85,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let open_http = |bound, bindings| {
         let (admission, host) = (Arc::clone(&options.admission), Arc::clone(&reloader));
         let (times, certificates) = (handle.turn_times(), reloader.certificates().clone());
-        operations::open(bound, &config.http, &shared, (bindings, host), admission, times, certificates)
+        let managers = Managers { bindings, config: host, snapshots };
+        operations::open(bound, &config.http, &shared, managers, admission, times, certificates)
     };
     let opened = declare_queues(&config.queue, &shared.kafka.queue_client())
         .and_then(|()| (!http.is_empty()).then(|| open_http(http, bindings)).transpose());
@@ -112,6 +113,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     }
     log::info!("ended");
     Ok(())
+}
+
+impl SharedState {
+    /// Lets everything that has work for a shard wake it.
+    fn bind_wake(&self, shard: usize, wake: &Wake) {
+        self.kafka.bind_wake(shard, Arc::clone(wake));
+        self.mqtt.bind_wake(shard, Arc::clone(wake));
+        self.snapshots.bind_wake(Arc::clone(wake));
+    }
 }
 
 /// Shares the descriptors that the system allows, and lowers `mqtt.max_connections` to what fits.
@@ -207,6 +217,7 @@ fn shared_state(
         mqtt: Shared::within(&options.memory, config.mqtt.clone(), count, options.seed),
         kafka: mainstem_kafka_server::Shared::new(kafka, count, Some(storage::sendable)),
         bindings: BindingTable::new(declared.bindings),
+        snapshots: Snapshots::new(count),
         retention_check_ms: config.kafka.retention_check_interval_ms,
         failing_logs: FailingLogs::default(),
         commit_times: CommitTimes::default(),

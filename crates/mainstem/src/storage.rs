@@ -14,7 +14,7 @@ use mainstem_disk::{Committer, File, RealFs, SegmentStore, Settings};
 use mainstem_kafka_server as kafka;
 use mainstem_log::{StoreAt, Stores};
 use mainstem_mqtt_server::{Shard, Shared, settle_origins};
-use mainstem_node::{BindingTable, ShardService};
+use mainstem_node::{BindingTable, ShardService, Snapshots};
 use mainstem_runtime::{Clock, FileBytes, Wake};
 use mainstem_security::SecurityHost;
 
@@ -22,7 +22,7 @@ use crate::commit_times::CommitTimes;
 use crate::health_store::{FailingLogs, HealthTrackingStore};
 
 /// Directory of the stores in the data directory. Each store is a directory in it, named by its number.
-const STORES: &str = "log";
+pub(crate) const STORES: &str = "log";
 
 /// Largest size of a batch's records after decompression, in bytes.
 const DECOMPRESSED_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -60,6 +60,8 @@ pub(crate) struct SharedState {
     pub(crate) mqtt: Arc<Shared>,
     pub(crate) kafka: Arc<kafka::Shared>,
     pub(crate) bindings: Arc<BindingTable>,
+    /// How the shards take snapshots.
+    pub(crate) snapshots: Arc<Snapshots>,
     /// How long records stay that are too old when they are produced, in ms.
     pub(crate) retention_check_ms: u64,
     /// Logs that cannot be written to.
@@ -131,7 +133,13 @@ pub(crate) fn restore(
     );
     let parts = mqtt_shards.into_iter().zip(kafka_shards).zip(wakers);
     let restored = parts.map(|((mqtt, kafka), waker)| RestoredShard {
-        service: ShardService::new(mqtt, kafka, Arc::clone(&shared_state.bindings), count),
+        service: ShardService::new(
+            mqtt,
+            kafka,
+            Arc::clone(&shared_state.bindings),
+            Arc::clone(&shared_state.snapshots),
+            count,
+        ),
         waker,
     });
     Ok(restored.collect())

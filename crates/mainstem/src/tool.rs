@@ -16,6 +16,7 @@
 //! | `user.rs`, `key.rs` | `mainstem user` and `mainstem acl`; `mainstem key` |
 //! | `quota.rs` | `mainstem quota` and `mainstem ban` |
 //! | `config.rs` | `mainstem config reload` |
+//! | `snapshot.rs` | snapshots, for `mainstem backup` |
 //! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
 //! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
@@ -45,6 +46,7 @@ mod publish;
 mod queue;
 mod quota;
 mod session;
+mod snapshot;
 mod stdout;
 mod subscribe;
 mod table;
@@ -61,6 +63,7 @@ use crate::cli::{
     NewPasswordArgs, ProduceArgs, PubArgs, QueueArgs, QuotaArgs, SubArgs, TopicArgs, UserArgs,
 };
 use failure::Failure;
+pub(crate) use snapshot::SnapshotClient;
 
 /// `mainstem pub`.
 pub(crate) fn publish(args: &PubArgs) -> ExitCode {

@@ -9,7 +9,7 @@
 //! The bytes that a protocol server exchanges with its clients.
 //!
 //! # Entry points
-//! [`ShardService`]; [`BindingTable`]; [`Protocol`], whose tags the listeners carry.
+//! [`ShardService`]; [`BindingTable`]; [`Snapshots`]; [`Protocol`], whose tags the listeners carry.
 //!
 //! # Invariants
 //! - Mail of one protocol server keeps its order.
@@ -22,10 +22,12 @@
 //! | `binding.rs` | bindings: how a message becomes a record and back; loop detection |
 //! | `detection.rs` | log lines about clients that speak another protocol |
 //! | `queues.rs` | work queues for MQTT clients |
+//! | `snapshot.rs` | all shards capture their stores at the same moment |
 
 mod binding;
 mod detection;
 mod queues;
+mod snapshot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +43,8 @@ pub use binding::{Inbound, Key, Outbound, Template, find_loop};
 use binding::{Scratch, Skipped};
 use detection::DetectionLog;
 use queues::Queues;
+use snapshot::ShardSnapshot;
+pub use snapshot::{SnapshotFiles, Snapshots};
 
 /// Source batches, or parts of large ones, that one turn publishes at most.
 const OUTGOING_PER_TURN: usize = 8;
@@ -122,6 +126,8 @@ pub struct ShardService {
     skipped_records: Vec<u64>,
     /// Time of the next fence, ms.
     next_fence_ms: u64,
+    snapshots: Arc<Snapshots>,
+    snapshot: ShardSnapshot,
 }
 
 /// Time between two fences, ms. After a crash, the records since the last fence may be published again.
@@ -225,6 +231,7 @@ impl ShardService {
         mut mqtt: mqtt::Shard,
         mut kafka: kafka::Shard,
         table: Arc<BindingTable>,
+        snapshots: Arc<Snapshots>,
         shards: usize,
     ) -> Self {
         let mut stores = std::mem::take(mqtt.stores_mut());
@@ -241,6 +248,8 @@ impl ShardService {
             headers: Vec::new(),
             scratch: Scratch::default(),
             next_fence_ms: 0,
+            snapshots,
+            snapshot: ShardSnapshot::default(),
             mqtt: ProtocolService::new(mqtt, shards, 0, ShardMessage::Mqtt, mqtt::Shard::stores_mut),
             kafka: ProtocolService::new(
                 kafka,
@@ -470,6 +479,7 @@ impl Service for ShardService {
         // The MQTT server commits the stores and handles its completions; without journals it does not.
         self.mqtt.call(&mut self.stores, io, mqtt::Shard::turn_ends);
         self.stores.commit();
+        self.snapshots.poll(&mut self.snapshot, &mut self.stores);
         self.kafka.call(&mut self.stores, io, kafka::Shard::poll_completions);
         self.transfer_messages(io);
         self.publish_source_records(io);

@@ -1,5 +1,6 @@
 //! The command-line tools against a real broker. Both are the binary under test.
 
+mod backup;
 mod bench_kafka;
 mod binding;
 mod config;

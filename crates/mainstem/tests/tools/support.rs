@@ -51,6 +51,11 @@ impl Broker {
         *self = Self::open(std::mem::take(&mut self.dir), &[], &[]);
     }
 
+    /// Starts a broker on the data in `dir`/data.
+    pub(crate) fn start_on(dir: PathBuf) -> Self {
+        Self::open(dir, &[], &[])
+    }
+
     fn open(dir: PathBuf, environment: &[(&str, &str)], args: &[&str]) -> Self {
         let data = dir.join("data");
         let any = "127.0.0.1:0";
@@ -74,6 +79,14 @@ impl Broker {
         let kafka = address("kafka");
         let http = address("http");
         Self { child, port, kafka, http, dir }
+    }
+
+    /// Stops the broker in order. The value that is returned removes its data when it is dropped.
+    pub(crate) fn stop(mut self) -> Self {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        self
     }
 
     /// Port of the MQTT listener on 127.0.0.1.

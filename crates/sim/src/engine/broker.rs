@@ -13,7 +13,7 @@ use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
 use mainstem_kafka_server as kafka;
 use mainstem_log::{Error, Store, StoreAt, Stores};
 use mainstem_mqtt_server::{Counters, MqttConfig, Shard, Shared, settle_origins};
-use mainstem_node::{BindingTable, Bindings, Protocol, ShardMessage, ShardService};
+use mainstem_node::{BindingTable, Bindings, Protocol, ShardMessage, ShardService, Snapshots};
 use mainstem_queue_server::QueueClient;
 use mainstem_runtime::{Clock, ConnId, Detached, Io, Service};
 
@@ -120,7 +120,8 @@ impl Broker {
         }
         settle_origins(&mut mqtt);
         let table = BindingTable::new(Bindings::clone(&plan.bindings));
-        let service = |(mqtt, kafka)| ShardService::new(mqtt, kafka, Arc::clone(&table), count);
+        let service =
+            |(mqtt, kafka)| ShardService::new(mqtt, kafka, Arc::clone(&table), Snapshots::new(count), count);
         let shards = mqtt.into_iter().zip(others).map(service).collect();
         let mut broker = Self {
             shared,

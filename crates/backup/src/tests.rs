@@ -367,6 +367,21 @@ fn a_repository_of_another_version_is_refused() {
 }
 
 #[test]
+fn formats_of_version_1_can_be_read() {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/repository-1");
+    let repository = Repository::open(fixture).unwrap();
+    let backups = repository.list().unwrap();
+    assert_eq!((backups.len(), backups[0].files, backups[0].bytes), (1, 3, 26));
+    let files = restored(&repository, &Which::Newest);
+    let expected = [
+        ("log/0/empty", ""),
+        ("log/0/one.log/00000000000000000000.segment", "hello, backup"),
+        ("log/0/same", "hello, backup"),
+    ];
+    assert_eq!(files, expected.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).into());
+}
+
+#[test]
 fn old_backups_go_with_what_only_they_need() {
     let (source, store_) = (Directory::new(), Arc::new(InMemory::new()));
     let repository = repository(&store_);

@@ -119,3 +119,14 @@ pub(in super::super) fn nack_storm(attacker: &mut Attacker<'_>) -> io::Result<()
     }
     Ok(())
 }
+
+/// Takes and removes snapshots of the data directory, without end: each time, all shards meet.
+pub(in super::super) fn snapshots(attacker: &mut Attacker<'_>) -> io::Result<()> {
+    let mut link = attacker.open()?;
+    for _ in 0..LOOP_REQUESTS {
+        let snapshot = request(&mut link, "POST", "/v1/snapshots", b"")?;
+        let id = snapshot["id"].as_str().ok_or_else(|| io::Error::other(snapshot.to_string()))?;
+        request(&mut link, "DELETE", &format!("/v1/snapshots/{id}"), b"")?;
+    }
+    Ok(())
+}

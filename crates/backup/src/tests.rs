@@ -416,7 +416,7 @@ fn a_prune_that_is_interrupted_can_be_repeated() {
     for failing in 0..12 {
         let failing_store = FailingStore::new(copy(&base), failing, false);
         if let Ok(repository) = Repository::of_store(failing_store.clone()) {
-            let _ = repository.prune(1, 0);
+            drop(repository.prune(1, 0));
         }
         let repository = Repository::of_store(Arc::new(copy(&failing_store.inner))).unwrap();
         for backup in repository.list().unwrap() {

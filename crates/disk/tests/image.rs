@@ -83,12 +83,18 @@ impl Broker {
         let wake = Mutex::new(wake);
         let wake = Arc::new(move || {
             // Nobody listens once the store is closed.
-            let _ = wake.lock().unwrap().send(());
+            wake.lock().unwrap().send(()).ok();
         });
         let committer = if is_threaded { Committer::Thread { wake } } else { Committer::Inline };
         let mut store = SegmentStore::open(fs, dir.to_owned(), settings(), committer).unwrap();
         let logs = (0..LOGS).map(|log| store.open(&name(log), &options(log)).unwrap()).collect();
         Self { store, logs, woken, time: 0, has_shrunk: false }
+    }
+
+    fn run_all<'a>(&mut self, steps: impl IntoIterator<Item = &'a Step>) {
+        for step in steps {
+            self.run(step);
+        }
     }
 
     fn run(&mut self, step: &Step) {
@@ -134,7 +140,7 @@ impl Broker {
                 return done;
             }
             // The end of a removal wakes nobody.
-            let _ = self.woken.recv_timeout(Duration::from_millis(1));
+            self.woken.recv_timeout(Duration::from_millis(1)).ok();
         }
         panic!("it never happens: {what}");
     }
@@ -167,7 +173,7 @@ fn capture(
     (before, during): (&[Step], &[Step]),
     into: &Path,
 ) -> (Content, Option<Vec<ImageFile>>) {
-    before.iter().for_each(|step| broker.run(step));
+    broker.run_all(before);
     broker.store.hold_files();
     broker.wait("hold", |store| store.are_files_held().then_some(()));
     broker.has_shrunk = false;
@@ -175,10 +181,10 @@ fn capture(
     broker.store.capture().unwrap();
     let mut steps = during.iter();
     // Half of what follows happens before the image is durable.
-    steps.by_ref().take(during.len() / 2).for_each(|step| broker.run(step));
+    broker.run_all(steps.by_ref().take(during.len() / 2));
     let image = broker.wait("image", |store| store.take_image().transpose());
     let linked = image.map_err(|error| error.to_string()).and_then(|image| {
-        steps.for_each(|step| broker.run(step));
+        broker.run_all(steps);
         image.link(into).map_err(|error| error.to_string())
     });
     let has_stayed = broker.store.release_files();
@@ -237,7 +243,7 @@ proptest! {
     fn steps_of_a_store_with_threads(steps in prop::collection::vec(step(), 0..300)) {
         let root = fresh_dir();
         let mut broker = Broker::open(Arc::new(RealFs), &root.join("store"), true);
-        steps.iter().for_each(|step| broker.run(step));
+        broker.run_all(&steps);
         drop(broker);
         std::fs::remove_dir_all(root).unwrap();
     }
@@ -256,7 +262,7 @@ proptest! {
         let (store, image, copy) = (root.join("store"), root.join("image"), root.join("copy"));
         let mut broker = Broker::open(Arc::new(RealFs), &store, true);
         let (content, files) = capture(&mut broker, (&before, &during), &image);
-        after.iter().for_each(|step| broker.run(step));
+        broker.run_all(&after);
         if let Some(files) = files {
             for ImageFile { path, bytes } in files {
                 let whole = std::fs::read(image.join(&path)).unwrap();

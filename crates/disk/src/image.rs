@@ -14,7 +14,7 @@ use mainstem_log::{Error, ImageFile, LogId, StoreImage};
 
 use crate::checkpoint::{self, Known};
 use crate::failure::store_error;
-use crate::fs::{Fs, Mode, create_dir_durably};
+use crate::fs::{Fs, Mode};
 use crate::log_dir::LogDir;
 use crate::name;
 use crate::scan::Place;
@@ -81,7 +81,7 @@ impl Capturing {
 impl StoreImage for Image {
     fn link(&self, into: &Path) -> Result<Vec<ImageFile>, Error> {
         let mut files = Vec::new();
-        create_dir_durably(&*self.fs, into).map_err(|error| failed(into, &error))?;
+        self.fs.create_dir(into).map_err(|error| failed(into, &error))?;
         for log in &self.logs {
             let dir = name::log_dir(&log.name);
             self.fs.create_dir(&into.join(&dir)).map_err(|error| failed(&into.join(&dir), &error))?;
@@ -93,9 +93,8 @@ impl StoreImage for Image {
         }
         let entries = self.logs.iter().map(|log| (&*log.name, log.known));
         let bytes = checkpoint::encode(entries);
-        let written = checkpoint::store(&*self.fs, into, &bytes)
-            .and_then(|()| checkpoint::mark_clean(&*self.fs, into, &bytes));
-        written.map_err(|error| failed(into, &error))?;
+        // A sync would wait for the links, and commits of the store for the sync.
+        checkpoint::write_clean(&*self.fs, into, &bytes).map_err(|error| failed(into, &error))?;
         files.push(ImageFile { path: name::CHECKPOINT.into(), bytes: bytes.len() as u64 });
         files.push(ImageFile { path: name::CLEAN.into(), bytes: checkpoint::CLEAN_BYTES as u64 });
         Ok(files)

@@ -393,9 +393,10 @@ pub trait Store: LogReader + LogWriter + LogAdmin + Send {
 /// What the files of a store contain at one moment. It refers to the files, so it is of use only while they are
 /// [held](Store::hold_files).
 pub trait StoreImage: Send {
-    /// Makes the directory `into` contain the image, with hard links where the file system has them. Returns the files,
-    /// which may be longer than the image says: the store still appends to some. Not synced. They stay as they are when
-    /// the store removes or replaces its own, but not if [`LogAdmin::truncate_suffix`] shortens a log.
+    /// Creates the directory `into`, whose parent exists, with the image: hard links where the file system has them.
+    /// Returns the files, which may be longer than the image says: the store still appends to some. Not synced. They
+    /// stay as they are when the store removes or replaces its own, but not if [`LogAdmin::truncate_suffix`] shortens
+    /// a log.
     ///
     /// # Errors
     /// [`Error::System`] with the file: one is missing or too short, or `into` cannot be written. [`Error::Full`].

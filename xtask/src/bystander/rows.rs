@@ -270,7 +270,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     smoke(attack("kafka-lengths", Kafka, 2, "frames of negative and absurd lengths", kafka::frame_lengths)),
     // HTTP and work queues.
     smoke(attack("idle-http", Http, 1, "256 idle HTTP connections", connections::idle_http)),
-    smoke(attack("snapshots", Http, 1, "snapshots taken and removed without end", http::snapshots)),
+    attack("snapshots", Http, 1, "a snapshot every 50 ms, for a backup that is never made", http::snapshots),
     attack("long-polls", Http, 1, "250 requests that wait for messages", http::long_polls),
     attack("slow-bodies", Http, 1, "100 request bodies that arrive byte by byte", http::slow_bodies),
     attack("receive-loop", Http, 4, "receive from an empty queue without end", http::receive_loop),

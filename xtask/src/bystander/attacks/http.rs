@@ -19,6 +19,8 @@ const LOOP_REQUESTS: usize = 1_000;
 const NACKED: usize = 1_000;
 /// Longest head of a response.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Time between two snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 const DRIP: Duration = Duration::from_millis(100);
 
 /// Sends a request and returns the body of the response; `Null` if there is none.
@@ -120,13 +122,14 @@ pub(in super::super) fn nack_storm(attacker: &mut Attacker<'_>) -> io::Result<()
     Ok(())
 }
 
-/// Takes and removes snapshots of the data directory, without end: each time, all shards meet.
+/// Takes and removes snapshots of the data directory: each time, all shards meet.
 pub(in super::super) fn snapshots(attacker: &mut Attacker<'_>) -> io::Result<()> {
     let mut link = attacker.open()?;
     for _ in 0..LOOP_REQUESTS {
         let snapshot = request(&mut link, "POST", "/v1/snapshots", b"")?;
         let id = snapshot["id"].as_str().ok_or_else(|| io::Error::other(snapshot.to_string()))?;
         request(&mut link, "DELETE", &format!("/v1/snapshots/{id}"), b"")?;
+        attacker.pause(SNAPSHOT_INTERVAL);
     }
     Ok(())
 }

@@ -34,6 +34,8 @@ pub(crate) struct SnapshotManager {
     data: PathBuf,
     shards: Arc<Snapshots>,
     security: Arc<Host>,
+    /// Lets one request at a time take or remove a snapshot. Never waited for by [`SnapshotHost::list`].
+    changing: Mutex<()>,
     taken: Mutex<Vec<Snapshot>>,
 }
 
@@ -79,7 +81,11 @@ impl SnapshotManager {
         }
         let data = std::path::absolute(data).map_err(|error| format!("{}: {error}", data.display()))?;
         let (shards, security) = (Arc::clone(&shared.snapshots), Arc::clone(security));
-        Ok(Arc::new(Self { data, shards, security, taken: Mutex::default() }))
+        Ok(Arc::new(Self { data, shards, security, changing: Mutex::default(), taken: Mutex::default() }))
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn taken(&self) -> MutexGuard<'_, Vec<Snapshot>> {
@@ -117,13 +123,15 @@ impl SnapshotHost for SnapshotManager {
     }
 
     fn take(&self) -> Result<Value, String> {
-        // One after the other: the shards do the same, and identifiers differ.
-        let mut taken = self.taken();
-        if taken.len() >= SNAPSHOTS_MAX {
+        let _changing = self.changing();
+        let (count, newest_ms) = {
+            let taken = self.taken();
+            (taken.len(), taken.last().map_or(0, |snapshot| snapshot.unix_ms))
+        };
+        if count >= SNAPSHOTS_MAX {
             return Err(format!("there are {SNAPSHOTS_MAX} snapshots already: remove one first"));
         }
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let newest_ms = taken.last().map_or(0, |snapshot| snapshot.unix_ms);
         let unix_ms = (unix.as_millis() as u64).max(newest_ms + 1);
         let id = unix_ms.to_string();
         let directory = self.data.join(DIRECTORY).join(&id);
@@ -135,16 +143,20 @@ impl SnapshotHost for SnapshotManager {
         let bytes = files.iter().map(|file| file.bytes).sum();
         let snapshot = Snapshot { id, unix_ms, directory, files: files.len(), bytes };
         log::info!("snapshot {}: {} files, {bytes} bytes", snapshot.id, snapshot.files);
-        taken.push(snapshot.clone());
+        self.taken().push(snapshot.clone());
         Ok(json!(snapshot))
     }
 
     fn remove(&self, id: &str) -> Result<bool, String> {
-        let mut taken = self.taken();
-        let Some(at) = taken.iter().position(|snapshot| snapshot.id == id) else { return Ok(false) };
-        let directory = &taken[at].directory;
-        std::fs::remove_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        taken.remove(at);
+        let _changing = self.changing();
+        let found = self.taken().iter().find(|snapshot| snapshot.id == id).cloned();
+        let Some(Snapshot { directory, .. }) = found else { return Ok(false) };
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("{}: {error}", directory.display()));
+            }
+            _ => self.taken().retain(|snapshot| snapshot.id != id),
+        }
         Ok(true)
     }
 }

@@ -490,6 +490,7 @@ impl Service for ShardService {
     }
 
     fn drain(&mut self, io: &mut Io<'_, ShardMessage>) {
+        self.snapshots.end();
         self.mqtt.call(&mut self.stores, io, mqtt::Shard::drain);
         // Wills and unsettled deliveries must reach their queues before the queues stop.
         self.transfer_messages(io);

@@ -9,7 +9,7 @@
 //! at the stage at the end of each turn. Files are linked by that thread, so a shard makes no slow call for it.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use mainstem_runtime::Wake;
 
 /// How long a shard waits for the others at most. Clients of all shards wait meanwhile.
 const MEETING_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long the shards have for a stage.
-const STAGE_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long the shards have for a stage: for its syncs, above all.
+const STAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the shards are woken during a stage: not everything that they wait for wakes them.
 const WAKE_INTERVAL: Duration = Duration::from_millis(1);
 /// Attempts to take a snapshot. One fails if a log is removed and created again meanwhile, or a shard is busy.
@@ -47,6 +47,8 @@ pub struct Snapshots {
     changed: Condvar,
     /// Lets one thread at a time take a snapshot.
     taking: Mutex<()>,
+    /// The shards are ending: nobody must wait for them.
+    is_ending: AtomicBool,
     shards: usize,
 }
 
@@ -61,6 +63,13 @@ struct Progress {
     /// Images of stores, with the number of the store.
     images: Vec<(u16, Box<dyn StoreImage>)>,
     error: Option<String>,
+}
+
+/// Why an attempt failed.
+enum Failure {
+    /// Another one may succeed.
+    Passing(String),
+    Final(String),
 }
 
 /// What a shard has done for the current snapshot.
@@ -89,6 +98,7 @@ impl Snapshots {
             progress: Mutex::default(),
             changed: Condvar::new(),
             taking: Mutex::default(),
+            is_ending: AtomicBool::new(false),
             shards,
         })
     }
@@ -119,14 +129,20 @@ impl Snapshots {
             let released = self.run(Stage::Release);
             match linked.and_then(|files| released.map(|()| files)) {
                 Ok(files) => return Ok(files),
-                Err(error) => last = error,
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(error)) => last = error,
             }
         }
         Err(last)
     }
 
+    /// No snapshot is taken from now on, and whoever is taking one gives up.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
     /// Lets all shards finish a stage.
-    fn run(&self, stage: Stage) -> Result<(), String> {
+    fn run(&self, stage: Stage) -> Result<(), Failure> {
         let mut progress = self.lock();
         (progress.arrived, progress.finished, progress.error) = (0, 0, None);
         let step = self.step.load(Ordering::Relaxed);
@@ -135,14 +151,17 @@ impl Snapshots {
         self.step.store(next, Ordering::Release);
         let deadline = Instant::now() + STAGE_TIMEOUT;
         while progress.finished < self.shards {
+            if self.is_ending.load(Ordering::Acquire) {
+                return Err(Failure::Final("the broker stops".into()));
+            }
             if Instant::now() >= deadline {
-                return Err("the shards do not answer, or are ending".into());
+                return Err(Failure::Final("a shard does not answer".into()));
             }
             progress.wakes.iter().for_each(|wake| wake());
             let waited = self.changed.wait_timeout(progress, WAKE_INTERVAL);
             progress = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        progress.error.take().map_or(Ok(()), Err)
+        progress.error.take().map_or(Ok(()), |error| Err(Failure::Passing(error)))
     }
 
     /// Does what a shard has to do now. To be called at the end of each turn, after the commit.
@@ -249,11 +268,13 @@ fn release(shard: &mut ShardSnapshot, stores: &mut Stores) -> Result<(), String>
 }
 
 /// Links the files of each store.
-fn link(mut images: Vec<(u16, Box<dyn StoreImage>)>, into: &Path) -> Result<SnapshotFiles, String> {
+fn link(mut images: Vec<(u16, Box<dyn StoreImage>)>, into: &Path) -> Result<SnapshotFiles, Failure> {
     images.sort_unstable_by_key(|(store_id, _)| *store_id);
     let link = |(store_id, image): (u16, Box<dyn StoreImage>)| {
         let files = image.link(&into.join(store_id.to_string()));
-        files.map(|files| (store_id, files)).map_err(|error| format!("store {store_id}: {error}"))
+        files
+            .map(|files| (store_id, files))
+            .map_err(|error| Failure::Passing(format!("store {store_id}: {error}")))
     };
     Ok(SnapshotFiles { stores: images.into_iter().map(link).collect::<Result<_, _>>()? })
 }
@@ -264,4 +285,52 @@ fn clear(directory: &Path) -> std::io::Result<()> {
         std::fs::remove_dir_all(entry?.path())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstem_log::{MemoryStore, StoreAt};
+
+    use super::*;
+
+    /// Polls as this many shards do, until the snapshot is over.
+    fn take(shards: usize, of: &Arc<Snapshots>, is_ending: bool) -> Result<SnapshotFiles, String> {
+        let into = std::env::temp_dir().join(format!("mainstem-snapshot-{}-{is_ending}", std::process::id()));
+        std::fs::create_dir_all(&into).unwrap();
+        let is_over = AtomicBool::new(false);
+        let taken = std::thread::scope(|scope| {
+            for _ in 0..shards {
+                scope.spawn(|| {
+                    let store = StoreAt::new(0, Box::new(MemoryStore::new()));
+                    let (mut shard, mut stores) = (ShardSnapshot::default(), Stores::from_iter([store]));
+                    while !is_over.load(Ordering::Acquire) {
+                        of.poll(&mut shard, &mut stores);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            if is_ending {
+                of.end();
+            }
+            let taken = of.take(&into);
+            is_over.store(true, Ordering::Release);
+            taken
+        });
+        std::fs::remove_dir_all(&into).unwrap();
+        taken
+    }
+
+    #[test]
+    fn a_store_without_files_fails_after_all_attempts() {
+        let snapshots = Snapshots::new(3);
+        assert_eq!(take(3, &snapshots, false).unwrap_err(), "store 0: the store has no files to capture");
+        // The shards are ready for the next one.
+        assert_eq!(take(3, &snapshots, false).unwrap_err(), "store 0: the store has no files to capture");
+    }
+
+    #[test]
+    fn nobody_waits_for_shards_that_are_ending() {
+        let snapshots = Snapshots::new(3);
+        assert_eq!(take(2, &snapshots, true).unwrap_err(), "the broker stops");
+    }
 }

@@ -2,8 +2,9 @@
 //!
 //! Files are cut into chunks of a fixed size. A chunk whose hash the newest backup has is not stored again, so a file
 //! that has only grown costs its new end. A file that has the same path, length, inode and time of modification as in
-//! the newest backup is not even read: that relies on the file system, and on files whose first bytes never change.
-//! Objects of the newest backup that are gone are stored again.
+//! the newest backup is not even read, unless it was modified just before that. Objects of the newest backup that are
+//! gone are stored again. All other objects get names of their own, even if there is one with the same content: it may
+//! be about to be removed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
-use crate::content::{CHUNK_BYTES, Hash, hash};
+use crate::content::{CHUNK_BYTES, Hash, ObjectName, hash, object_name};
 use crate::error::Error;
 use crate::manifest::{Chunk, Manifest, StoredFile, VERSION, check_path};
 use crate::pack::{PACKED_BYTES, Pack};
@@ -23,8 +24,9 @@ use crate::target::{Target, data_path, manifest_path};
 
 /// Largest number of uploads at the same time.
 const UPLOADS_MAX: usize = 4;
-/// Random bytes of an identifier.
-const ID_BYTES: usize = 4;
+/// How much older than the newest backup a file must be for its time of modification to be trusted, ns: clocks of file
+/// systems are coarse.
+const SETTLED_NS: i128 = 2_000_000_000;
 
 /// A file to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +61,8 @@ pub(crate) async fn create(
     about: &BTreeMap<String, String>,
 ) -> Result<Created, Error> {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut writer = Writer::new(target, previous).await?;
+    let random = random()?;
+    let mut writer = Writer::new(target, random.clone(), previous).await?;
     for file in files {
         writer.store(source, file).await?;
     }
@@ -67,7 +70,7 @@ pub(crate) async fn create(
     let Writer { stored, uploaded_bytes, unread_files, .. } = writer;
     let manifest =
         Manifest { version: VERSION, unix_ms: unix.as_millis() as u64, about: about.clone(), files: stored };
-    let id = new_id(manifest.unix_ms)?;
+    let id = format!("{:015}-{random}", manifest.unix_ms);
     let path = manifest_path(&id);
     let content = manifest.encode().map_err(|error| Error::of_object(&path, &error))?;
     // What cannot be read back is no backup.
@@ -77,11 +80,11 @@ pub(crate) async fn create(
     Ok(Created { id, files, bytes: manifest.bytes(), uploaded_bytes, unread_files })
 }
 
-/// An identifier that sorts by time, and that no other backup of the same millisecond has.
-fn new_id(unix_ms: u64) -> Result<String, Error> {
-    let mut random = [0; ID_BYTES];
+/// What distinguishes this backup from others of the same millisecond, and its objects from theirs.
+fn random() -> Result<String, Error> {
+    let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|error| Error::new(format!("no random numbers: {error}")))?;
-    Ok(format!("{unix_ms:015}-{:08x}", u32::from_be_bytes(random)))
+    Ok(format!("{:08x}", u32::from_be_bytes(random)))
 }
 
 type Upload<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
@@ -102,6 +105,8 @@ enum Location {
 /// A backup in the making.
 struct Writer<'a> {
     target: &'a Target,
+    /// What the names of its objects end with.
+    random: String,
     /// Files of the newest backup, by path.
     previous: HashMap<String, StoredFile>,
     /// Chunks that are stored, by hash.
@@ -114,22 +119,24 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    async fn new(target: &'a Target, previous: Option<Manifest>) -> Result<Self, Error> {
+    async fn new(target: &'a Target, random: String, previous: Option<Manifest>) -> Result<Self, Error> {
         // Only what really is there can be referred to.
         let objects = if previous.is_some() { target.objects().await? } else { BTreeMap::new() };
         let has = |chunk: &Chunk| {
             let end = u64::from(chunk.offset) + u64::from(chunk.bytes);
             objects.get(&chunk.object).is_some_and(|(bytes, _)| *bytes >= end)
         };
+        let settled_ns = previous.as_ref().map_or(0, |previous| i128::from(previous.unix_ms) * 1_000_000);
         let mut files = previous.map(|manifest| manifest.files).unwrap_or_default();
         let mut known = HashMap::new();
         for chunk in files.iter().flat_map(|file| &file.chunks).filter(|chunk| has(chunk)) {
             let location = Location::Stored { object: chunk.object.clone(), offset: chunk.offset };
             known.insert(chunk.sha256.clone(), location);
         }
-        files.retain(|file| file.chunks.iter().all(has));
+        files.retain(|file| file.modified_ns < settled_ns - SETTLED_NS && file.chunks.iter().all(has));
         Ok(Self {
             target,
+            random,
             previous: files.into_iter().map(|file| (file.path.clone(), file)).collect(),
             known,
             stored: Vec::new(),
@@ -190,27 +197,28 @@ impl<'a> Writer<'a> {
             Some(Location::Stored { object, offset }) => return Ok(new(object.clone(), *offset)),
             Some(Location::Packed { offset }) => {
                 self.pack.share(at);
-                return Ok(new(Hash::new(), *offset));
+                return Ok(new(ObjectName::new(), *offset));
             }
             None => self.uploaded_bytes += bytes as u64,
         }
         if bytes >= PACKED_BYTES {
-            self.upload(sha256.clone(), content.into()).await?;
-            self.known.insert(sha256.clone(), Location::Stored { object: sha256.clone(), offset: 0 });
-            return Ok(new(sha256.clone(), 0));
+            let object = object_name(&sha256, &self.random);
+            self.upload(object.clone(), content.into()).await?;
+            self.known.insert(sha256.clone(), Location::Stored { object: object.clone(), offset: 0 });
+            return Ok(new(object, 0));
         }
         if !self.pack.has_room(bytes) {
             self.flush().await?;
         }
         let offset = self.pack.add(&content, at);
         self.known.insert(sha256.clone(), Location::Packed { offset });
-        Ok(new(Hash::new(), offset))
+        Ok(new(ObjectName::new(), offset))
     }
 
     /// Stores the pack, and tells its chunks where they are.
     async fn flush(&mut self) -> Result<(), Error> {
         let Some(Pack { bytes, chunks }) = self.pack.take() else { return Ok(()) };
-        let object = hash(&bytes);
+        let object = object_name(&hash(&bytes), &self.random);
         self.upload(object.clone(), bytes.into()).await?;
         for (file, chunk) in chunks {
             // The file that is being read is not among them yet: see `store`.
@@ -227,7 +235,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Begins an upload, once there are few enough.
-    async fn upload(&mut self, object: Hash, content: Bytes) -> Result<(), Error> {
+    async fn upload(&mut self, object: ObjectName, content: Bytes) -> Result<(), Error> {
         while self.uploads.len() >= UPLOADS_MAX {
             self.uploads.next().await.unwrap_or(Ok(()))?;
         }

@@ -1,7 +1,7 @@
 //! A repository of backups: in a directory, or in an object store such as S3.
 //!
 //! A backup is a list of files with their contents. Contents are stored once, in objects that are named by their
-//! SHA-256, however many backups have them; so a backup costs what has changed since the last one. `docs/formats`
+//! SHA-256; so a backup costs what has changed since the last one. `docs/formats`
 //! specifies every object.
 //!
 //! # What this crate must never know
@@ -26,7 +26,7 @@
 //! | `content.rs` | chunks of files, and their hashes |
 //! | `create.rs`, `pack.rs` | storing a backup; small contents that share an object |
 //! | `fetch.rs` | reading manifests and the contents of files back |
-//! | `restore.rs` | writing a backup into a directory |
+//! | `restore.rs`, `restore_marker.rs` | writing a backup into a directory, and the mark of one that is not complete |
 //! | `prune.rs` | removing backups, and objects that none needs |
 //! | `error.rs` | errors |
 
@@ -39,6 +39,7 @@ mod pack;
 mod prune;
 mod repository;
 mod restore;
+mod restore_marker;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -48,4 +49,5 @@ pub use create::{Created, SourceFile};
 pub use error::Error;
 pub use prune::Pruned;
 pub use repository::{BackupInfo, Checked, Repository, Which};
-pub use restore::{RESTORE_MARKER, Restored};
+pub use restore::Restored;
+pub use restore_marker::RESTORE_MARKER;

@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::{CHUNK_BYTES, Hash};
+use crate::content::{CHUNK_BYTES, Hash, ObjectName};
+use crate::restore_marker::RESTORE_MARKER;
 
 /// Version of manifests, and of the repository.
 pub(crate) const VERSION: u32 = 1;
 /// Longest path of a file, bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
     pub(crate) version: u32,
@@ -44,7 +45,7 @@ pub(crate) struct Chunk {
     pub(crate) sha256: Hash,
     pub(crate) bytes: u32,
     /// The object that contains it, and where.
-    pub(crate) object: Hash,
+    pub(crate) object: ObjectName,
     pub(crate) offset: u32,
 }
 
@@ -91,7 +92,7 @@ impl Manifest {
     }
 
     /// All objects that it refers to.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = &Hash> {
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &ObjectName> {
         self.files.iter().flat_map(|file| &file.chunks).map(|chunk| &chunk.object)
     }
 }
@@ -100,8 +101,11 @@ impl StoredFile {
     fn check_chunks(&self) -> Result<(), String> {
         let mut bytes = 0;
         for chunk in &self.chunks {
-            if !is_hash(&chunk.sha256) || !is_hash(&chunk.object) {
-                return Err("a checksum is not 64 hexadecimal digits".into());
+            let object = chunk.object.split_once('-');
+            if !is_hex(&chunk.sha256, 64)
+                || !object.is_some_and(|(hash, of)| is_hex(hash, 64) && is_hex(of, 8))
+            {
+                return Err("a checksum or the name of an object is not hexadecimal digits".into());
             }
             let end = u64::from(chunk.offset) + u64::from(chunk.bytes);
             if chunk.bytes == 0 || chunk.bytes as usize > CHUNK_BYTES || end > u64::from(u32::MAX) {
@@ -117,8 +121,8 @@ impl StoredFile {
     }
 }
 
-fn is_hash(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'))
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'))
 }
 
 /// Whether a path stays below its directory and is written in one way only.
@@ -127,6 +131,9 @@ fn is_hash(text: &str) -> bool {
 /// What is wrong with it.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains(['\0', '\\']);
+    if path == RESTORE_MARKER {
+        return Err(format!("a file may not be called {path:?}"));
+    }
     if path.len() <= PATH_BYTES_MAX && path.split('/').all(is_name) {
         Ok(())
     } else {
@@ -149,7 +156,9 @@ mod tests {
 
     #[test]
     fn paths_stay_below_the_directory() {
-        for path in ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\\b", "a\0", &"a".repeat(5000)] {
+        for path in
+            [RESTORE_MARKER, "", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\\b", "a\0", &"a".repeat(5000)]
+        {
             assert!(with_files(vec![file(path)]).is_err(), "{path:?}");
         }
         assert!(with_files(vec![file("a"), file("b/c.segment"), file("b/...")]).is_ok());
@@ -160,7 +169,7 @@ mod tests {
     #[test]
     fn pieces_add_up() {
         let hash = "0".repeat(64);
-        let chunk = Chunk { sha256: hash.clone(), bytes: 5, object: hash, offset: 0 };
+        let chunk = Chunk { sha256: hash.clone(), bytes: 5, object: format!("{hash}-0123abcd"), offset: 0 };
         let with_chunks = |bytes, chunks| with_files(vec![StoredFile { bytes, chunks, ..file("a") }]);
         assert!(with_chunks(5, vec![chunk.clone()]).is_ok());
         assert!(with_chunks(6, vec![chunk.clone()]).is_err());
@@ -168,7 +177,7 @@ mod tests {
         let huge = Chunk { bytes: u32::MAX, offset: 1, ..chunk.clone() };
         assert!(with_chunks(u64::from(u32::MAX), vec![huge]).is_err());
         assert!(with_chunks(5, vec![Chunk { sha256: "../x".into(), ..chunk.clone() }]).is_err());
-        assert!(with_chunks(5, vec![Chunk { object: "A".repeat(64), ..chunk }]).is_err());
+        assert!(with_chunks(5, vec![Chunk { object: hash, ..chunk }]).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::Error;
 use crate::fetch;
-use crate::target::{Target, data_path, manifest_path};
+use crate::target::{Target, data_path, manifest_path, time_of};
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,9 +53,4 @@ pub(crate) async fn prune(target: &Target, keep: usize, grace_ms: u64) -> Result
         pruned.bytes += bytes;
     }
     Ok(pruned)
-}
-
-/// When the backup with this identifier began, Unix time in ms.
-fn time_of(id: &str) -> Option<u64> {
-    id.split_once('-')?.0.parse().ok()
 }

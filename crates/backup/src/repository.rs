@@ -13,7 +13,7 @@ use crate::fetch;
 use crate::manifest::{Manifest, VERSION};
 use crate::prune::{Pruned, prune};
 use crate::restore::{Restored, restore};
-use crate::target::{self, MARKER, Target};
+use crate::target::{self, MARKER, Target, manifest_path, time_of};
 
 /// Backups in a directory or an object store. Methods block.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub struct BackupInfo {
     pub bytes: u64,
     /// What its creator has noted.
     pub about: BTreeMap<String, String>,
+    /// Why it cannot be restored, if its manifest is damaged. Nothing else is known of it then.
+    pub damage: Option<String>,
 }
 
 /// A backup that was checked.
@@ -60,17 +62,29 @@ pub struct Checked {
 }
 
 impl Repository {
-    /// Opens the repository at `target`: a directory, which is created if it does not exist, or a URL such as
-    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. What the store needs to know, such as
-    /// credentials, comes from the environment: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
+    /// Opens the repository at `target`: a directory, or a URL such as `s3://bucket/prefix`, `gs://bucket/prefix`,
+    /// `az://container/prefix`. What the store needs to know, such as credentials, comes from the environment: `AWS_*`,
+    /// `GOOGLE_*`, `AZURE_*`.
     ///
     /// # Errors
     /// The place cannot be used, or contains a repository of another version.
     pub fn open(target: &str) -> Result<Self, Error> {
+        Self::open_or_create(target, false)
+    }
+
+    /// The same, and creates a directory that does not exist.
+    ///
+    /// # Errors
+    /// As for [`Repository::open`].
+    pub fn create_or_open(target: &str) -> Result<Self, Error> {
+        Self::open_or_create(target, true)
+    }
+
+    fn open_or_create(target: &str, may_create: bool) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::new(format!("no runtime: {error}")))?;
         // A store may want the runtime when it is made.
-        let target = runtime.block_on(async { target::open(target) })?;
+        let target = runtime.block_on(async { target::open(target, may_create) })?;
         Self::with(target, runtime)
     }
 
@@ -114,15 +128,19 @@ impl Repository {
     /// Lists all backups, the newest last.
     ///
     /// # Errors
-    /// The store fails, or a manifest is damaged.
+    /// The store fails.
     pub fn list(&self) -> Result<Vec<BackupInfo>, Error> {
         self.runtime.block_on(async {
             let mut backups = Vec::new();
             for id in self.target.backups().await? {
-                let manifest = fetch::manifest(&self.target, &id).await?;
+                let Some(bytes) = self.target.get(&manifest_path(&id)).await? else { continue };
+                let (manifest, damage) = match fetch::decode(&id, &bytes) {
+                    Ok(manifest) => (manifest, None),
+                    Err(error) => (Manifest::default(), Some(error.to_string())),
+                };
                 let (files, bytes) = (manifest.files.len() as u64, manifest.bytes());
-                let Manifest { unix_ms, about, .. } = manifest;
-                backups.push(BackupInfo { id, unix_ms, files, bytes, about });
+                let unix_ms = time_of(&id).unwrap_or(manifest.unix_ms);
+                backups.push(BackupInfo { id, unix_ms, files, bytes, about: manifest.about, damage });
             }
             Ok(backups)
         })
@@ -148,7 +166,7 @@ impl Repository {
     pub fn check(&self, which: &Which) -> Result<Checked, Error> {
         self.runtime.block_on(async {
             let (id, manifest) = self.choose(which).await?;
-            fetch::all(&self.target, &manifest, |_, _| Ok(())).await?;
+            fetch::all(&self.target, &manifest, |_, _, _| Ok(())).await?;
             Ok(Checked { id, files: manifest.files.len() as u64, bytes: manifest.bytes() })
         })
     }
@@ -166,8 +184,9 @@ impl Repository {
     /// The newest backup. One with a damaged manifest is of no use for the next one, but does not prevent it.
     async fn newest_readable(&self) -> Result<Option<Manifest>, Error> {
         let Some(id) = self.target.backups().await?.pop() else { return Ok(None) };
-        let loaded = fetch::manifest(&self.target, &id).await;
-        Ok(loaded.inspect_err(|error| log::warn!("everything is stored again: {error}")).ok())
+        let Some(bytes) = self.target.get(&manifest_path(&id)).await? else { return Ok(None) };
+        let decoded = fetch::decode(&id, &bytes);
+        Ok(decoded.inspect_err(|error| log::warn!("everything is stored again: {error}")).ok())
     }
 
     async fn choose(&self, which: &Which) -> Result<(String, Manifest), Error> {
@@ -181,13 +200,11 @@ impl Repository {
             Which::Id(id) if ids.contains(id) => Ok((id.clone(), fetch::manifest(&self.target, id).await?)),
             Which::Id(id) => Err(Error::new(format!("there is no backup {id:?}"))),
             Which::At(unix_ms) => {
-                while let Some(id) = ids.pop() {
-                    let manifest = fetch::manifest(&self.target, &id).await?;
-                    if manifest.unix_ms <= *unix_ms {
-                        return Ok((id, manifest));
-                    }
-                }
-                Err(Error::new("there is no backup of that time or before"))
+                let is_early = |id: &String| time_of(id).is_some_and(|time_ms| time_ms <= *unix_ms);
+                let id = ids.into_iter().rfind(is_early);
+                let id = id.ok_or_else(|| Error::new("there is no backup of that time or before"))?;
+                let manifest = fetch::manifest(&self.target, &id).await?;
+                Ok((id, manifest))
             }
         }
     }

@@ -4,16 +4,15 @@
 //! that the directory is not complete; everything in it may be overwritten then.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::fetch;
 use crate::manifest::Manifest;
+use crate::restore_marker::RESTORE_MARKER;
 use crate::target::Target;
-
-/// File that a directory has while a restore into it is not complete.
-pub const RESTORE_MARKER: &str = "restore-incomplete";
 
 /// A backup that was restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +28,9 @@ pub struct Restored {
 /// Restores a backup.
 pub(crate) async fn restore(target: &Target, manifest: &Manifest, into: &Path) -> Result<(), Error> {
     prepare(into)?;
-    let mut writer = Writer { into, manifest, created: 0, current: None };
-    fetch::all(target, manifest, |file, content| writer.write(file, content)).await?;
-    writer.create_up_to(manifest.files.len())?;
+    let mut writer = Writer { into, manifest, open: None };
+    writer.create_files()?;
+    fetch::all(target, manifest, |file, position, content| writer.write(file, position, content)).await?;
     finish(into).map_err(|error| Error::of_file(into, &error))
 }
 
@@ -70,35 +69,40 @@ fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes files in the order of the manifest.
+/// Writes contents to files.
 struct Writer<'a> {
     into: &'a Path,
     manifest: &'a Manifest,
-    /// Number of files that were created.
-    created: usize,
-    /// The last of them.
-    current: Option<File>,
+    /// The last file that was written to, and its number.
+    open: Option<(usize, File)>,
 }
 
 impl Writer<'_> {
-    fn write(&mut self, file: usize, content: &[u8]) -> Result<(), Error> {
-        self.create_up_to(file + 1)?;
-        let path = self.into.join(&self.manifest.files[file].path);
-        let output = self.current.as_mut().ok_or_else(|| Error::of_file(&path, &"it is not open"))?;
-        output.write_all(content).map_err(|error| Error::of_file(&path, &error))
+    fn path(&self, file: usize) -> PathBuf {
+        self.into.join(&self.manifest.files[file].path)
     }
 
-    /// Creates the first `count` files.
-    fn create_up_to(&mut self, count: usize) -> Result<(), Error> {
-        while self.created < count {
-            let path = self.into.join(&self.manifest.files[self.created].path);
+    fn create_files(&self) -> Result<(), Error> {
+        for file in 0..self.manifest.files.len() {
+            let path = self.path(file);
             let create = || {
                 fs::create_dir_all(path.parent().unwrap_or(self.into))?;
                 File::options().write(true).create_new(true).open(&path)
             };
-            self.current = Some(create().map_err(|error| Error::of_file(&path, &error))?);
-            self.created += 1;
+            create().map_err(|error| Error::of_file(&path, &error))?;
         }
+        Ok(())
+    }
+
+    fn write(&mut self, file: usize, position: u64, content: &[u8]) -> Result<(), Error> {
+        let path = self.path(file);
+        let failed = |error: io::Error| Error::of_file(&path, &error);
+        let opened = match self.open.take() {
+            Some((number, open)) if number == file => open,
+            _ => File::options().write(true).open(&path).map_err(failed)?,
+        };
+        opened.write_all_at(content, position).map_err(failed)?;
+        self.open = Some((file, opened));
         Ok(())
     }
 }

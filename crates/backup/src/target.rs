@@ -14,7 +14,7 @@ use object_store::prefix::PrefixStore;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, parse_url_opts};
 use url::Url;
 
-use crate::content::Hash;
+use crate::content::ObjectName;
 use crate::error::Error;
 
 /// Object that makes a place a repository.
@@ -24,6 +24,8 @@ const MANIFESTS: &str = "backups";
 /// Directory of the contents.
 const DATA: &str = "data";
 
+/// Schemes of the object stores.
+const SCHEMES: [&str; 8] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"];
 /// Prefixes of the environment variables that configure an object store.
 const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
@@ -31,8 +33,8 @@ const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 #[derive(Clone, Debug)]
 pub(crate) struct Target(pub(crate) Arc<dyn ObjectStore>);
 
-/// Opens the place that `target` names, a directory or a URL.
-pub(crate) fn open(target: &str) -> Result<Target, Error> {
+/// Opens the place that `target` names, a directory or a URL. With `may_create`, a missing directory is created.
+pub(crate) fn open(target: &str, may_create: bool) -> Result<Target, Error> {
     let failed = |error: &dyn std::fmt::Display| Error::new(format!("{target}: {error}"));
     // A name such as "C:" is no URL of a store.
     let url = target.contains("://").then(|| Url::parse(target));
@@ -45,7 +47,9 @@ pub(crate) fn open(target: &str) -> Result<Target, Error> {
         Some(_) => None,
     };
     if let Some(directory) = directory {
-        std::fs::create_dir_all(&directory).map_err(|error| failed(&error))?;
+        if may_create {
+            std::fs::create_dir_all(&directory).map_err(|error| failed(&error))?;
+        }
         let store = LocalFileSystem::new_with_prefix(&directory).map_err(|error| failed(&error))?;
         return Ok(Target(Arc::new(store.with_fsync(true))));
     }
@@ -54,20 +58,27 @@ pub(crate) fn open(target: &str) -> Result<Target, Error> {
             name.into_string().ok().filter(|name| VARIABLES.iter().any(|prefix| name.starts_with(prefix)))?;
         Some((name.to_ascii_lowercase(), value.into_string().ok()?))
     });
-    let url = url.ok_or_else(|| failed(&"it is no URL"))?;
+    let url = url.filter(|url| SCHEMES.contains(&url.scheme()));
+    let url =
+        url.ok_or_else(|| failed(&format!("it is neither a directory nor a URL of {}", SCHEMES.join(", "))))?;
     let (store, prefix) = parse_url_opts(&url, variables).map_err(|error| failed(&error))?;
     let store: Arc<dyn ObjectStore> = Arc::from(store);
     Ok(Target(if prefix.as_ref().is_empty() { store } else { Arc::new(PrefixStore::new(store, prefix)) }))
 }
 
-/// Object with the content of this hash.
-pub(crate) fn data_path(hash: &str) -> Path {
-    Path::from_iter([DATA, hash.get(..2).unwrap_or(""), hash])
+/// Object with contents.
+pub(crate) fn data_path(name: &str) -> Path {
+    Path::from_iter([DATA, name.get(..2).unwrap_or(""), name])
 }
 
 /// Manifest of the backup with this identifier.
 pub(crate) fn manifest_path(id: &str) -> Path {
     Path::from_iter([MANIFESTS, &format!("{id}.json")])
+}
+
+/// When the backup with this identifier began, Unix time in ms.
+pub(crate) fn time_of(id: &str) -> Option<u64> {
+    id.split_once('-')?.0.parse().ok()
 }
 
 impl Target {
@@ -101,12 +112,10 @@ impl Target {
         match self.0.put_opts(path, payload, PutMode::Create.into()).await {
             Ok(_) => Ok(()),
             // An attempt whose answer was lost may have written it.
-            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. })
-                if self.get(path).await?.as_ref() == Some(&content) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(Error::of_object(path, &error)),
+            Err(error) => match self.get(path).await {
+                Ok(Some(found)) if found == content => Ok(()),
+                _ => Err(Error::of_object(path, &error)),
+            },
         }
     }
 
@@ -130,7 +139,7 @@ impl Target {
     }
 
     /// All objects with contents: their size, and when they were written, Unix time in ms.
-    pub(crate) async fn objects(&self) -> Result<BTreeMap<Hash, (u64, i64)>, Error> {
+    pub(crate) async fn objects(&self) -> Result<BTreeMap<ObjectName, (u64, i64)>, Error> {
         let directory = Path::from(DATA);
         let listed: Result<Vec<ObjectMeta>, _> = self.0.list(Some(&directory)).try_collect().await;
         let listed = listed.map_err(|error| Error::of_object(&directory, &error))?;

@@ -48,7 +48,7 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> Result<(), String> {
 }
 
 fn create(args: &BackupArgs, target: &str) -> Result<(), String> {
-    let repository = open(target)?;
+    let repository = Repository::create_or_open(target).map_err(text)?;
     let created = if let Some(data) = &args.data {
         let _lock = check::lock_exclusively(data)?;
         store(&repository, data, files_of(data)?)?
@@ -114,11 +114,15 @@ fn add_files(data: &Path, path: &Path, files: &mut Vec<ListedFile>) -> Result<()
 }
 
 fn list(target: &str, is_json: bool) -> Result<(), String> {
-    let line = |BackupInfo { id, unix_ms, files, bytes, .. }: BackupInfo| {
+    let line = |BackupInfo { id, unix_ms, files, bytes, damage, .. }: BackupInfo| {
         let time = format_time(unix_ms);
         if is_json {
-            let object: Value = json!({"id": id, "time": time, "files": files, "bytes": bytes});
+            let object: Value =
+                json!({"id": id, "time": time, "files": files, "bytes": bytes, "damage": damage});
             return format!("{object}\n");
+        }
+        if let Some(damage) = damage {
+            return format!("{id}  {time}  damaged: {damage}\n");
         }
         format!("{id}  {time}  {files} files  {bytes} bytes\n")
     };

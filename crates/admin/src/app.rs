@@ -145,6 +145,21 @@ impl App {
         outcome.ok().flatten().unwrap_or_else(|| Err(Problem::unanswered()))
     }
 
+    /// The same, for a change that blocks.
+    ///
+    /// # Errors
+    /// As for [`Self::carry_out`].
+    pub(crate) async fn carry_out_blocking<T: Send + 'static>(
+        &self,
+        change: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let ended = async {
+            let ended = tokio::task::spawn_blocking(change).await;
+            ended.unwrap_or_else(|_| Err(Problem::unanswered()))
+        };
+        self.carry_out(ended).await
+    }
+
     /// Waits until no change is under way, and lets no other begin.
     pub(crate) async fn finish_changes(&self) {
         if let Ok(all) = self.0.changes.acquire_many(CHANGES_MAX).await {

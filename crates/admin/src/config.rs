@@ -50,17 +50,13 @@ pub(crate) async fn reload(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, Problem> {
-    let host = host(&app)?;
-    let change = {
-        let app = app.clone();
-        async move {
-            let reloaded = tokio::task::spawn_blocking(move || host.reload()).await;
-            let report = reloaded.map_err(|_| Problem::unanswered())?.map_err(Problem::invalid)?;
-            caller.note(&app, "reload-config", "config", None, None);
-            Ok(json_response(StatusCode::OK, &report))
-        }
+    let (host, audited) = (host(&app)?, app.clone());
+    let reload = move || {
+        let report = host.reload().map_err(Problem::invalid)?;
+        caller.note(&audited, "reload-config", "config", None, None);
+        Ok(json_response(StatusCode::OK, &report))
     };
-    app.carry_out(change).await
+    app.carry_out_blocking(reload).await
 }
 
 fn host(app: &App) -> Result<Arc<dyn ConfigHost>, Problem> {

@@ -25,17 +25,13 @@ pub(crate) async fn take(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, Problem> {
-    let host = host(&app)?;
-    let change = {
-        let app = app.clone();
-        async move {
-            let taken = tokio::task::spawn_blocking(move || host.take()).await;
-            let snapshot = taken.map_err(|_| Problem::unanswered())?.map_err(Problem::snapshot)?;
-            caller.note(&app, "take-snapshot", "snapshot", None, None);
-            Ok(json_response(StatusCode::CREATED, &snapshot))
-        }
+    let (host, audited) = (host(&app)?, app.clone());
+    let take = move || {
+        let snapshot = host.take().map_err(Problem::snapshot)?;
+        caller.note(&audited, "take-snapshot", "snapshot", None, None);
+        Ok(json_response(StatusCode::CREATED, &snapshot))
     };
-    app.carry_out(change).await
+    app.carry_out_blocking(take).await
 }
 
 pub(crate) async fn remove(
@@ -43,19 +39,15 @@ pub(crate) async fn remove(
     Extension(caller): Extension<Caller>,
     PathParams(id): PathParams<String>,
 ) -> Result<Response, Problem> {
-    let host = host(&app)?;
-    let change = {
-        let app = app.clone();
-        async move {
-            let removed = tokio::task::spawn_blocking(move || host.remove(&id)).await;
-            if !removed.map_err(|_| Problem::unanswered())?.map_err(Problem::snapshot)? {
-                return Err(Problem::no_snapshot());
-            }
-            caller.note(&app, "remove-snapshot", "snapshot", None, None);
-            Ok(StatusCode::NO_CONTENT.into_response())
+    let (host, audited) = (host(&app)?, app.clone());
+    let remove = move || {
+        if !host.remove(&id).map_err(Problem::snapshot)? {
+            return Err(Problem::no_snapshot());
         }
+        caller.note(&audited, "remove-snapshot", "snapshot", None, None);
+        Ok(StatusCode::NO_CONTENT.into_response())
     };
-    app.carry_out(change).await
+    app.carry_out_blocking(remove).await
 }
 
 fn host(app: &App) -> Result<Arc<dyn SnapshotHost>, Problem> {

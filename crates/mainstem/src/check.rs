@@ -106,6 +106,7 @@ fn lock(dir: &Path, mode: LockMode) -> Result<Option<File>, String> {
     if !dir.join("log").is_dir() {
         return Err(format!("{}: not a data directory, there is no `log` in it", dir.display()));
     }
+    security::refuse_incomplete(dir)?;
     let path = dir.join("lock");
     let lock = match (File::open(&path), mode) {
         (Err(error), LockMode::Shared) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -354,16 +354,22 @@ pub(crate) fn create_private_files() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
+/// Refuses a data directory into which a restore is not complete: it has a part of the data, and looks sound.
+pub(crate) fn refuse_incomplete(directory: &Path) -> Result<(), String> {
+    if !directory.join(RESTORE_MARKER).exists() {
+        return Ok(());
+    }
+    Err(format!(
+        "data directory {}: a restore into it was interrupted; run it again, or remove the directory",
+        directory.display()
+    ))
+}
+
 /// Locks a data directory for this process. The lock ends when the file is dropped.
 pub(crate) fn lock_data(directory: &Path) -> Result<File, String> {
     let explain = |error: std::io::Error| format!("data directory {}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(explain)?;
-    if directory.join(RESTORE_MARKER).exists() {
-        return Err(format!(
-            "data directory {}: a restore into it was interrupted; run it again, or remove the directory",
-            directory.display()
-        ));
-    }
+    refuse_incomplete(directory)?;
     let lock = File::create(directory.join("lock")).map_err(explain)?;
     lock.try_lock().map_err(|error| match error {
         std::fs::TryLockError::WouldBlock => {

@@ -151,10 +151,17 @@ fn a_stopped_broker_is_backed_up_and_old_backups_go() {
 }
 
 #[test]
-fn no_broker_starts_on_an_incomplete_restore() {
+fn an_incomplete_restore_is_no_data_directory() {
     let dir = Directory::new("incomplete");
     std::fs::write(dir.path("restore-incomplete"), b"").unwrap();
     let refused =
         mainstem(&["--data", dir.0.to_str().unwrap(), "--listen", "127.0.0.1:0"], b"").fails_with(1);
     assert!(refused.errors().contains("a restore into it was interrupted"), "{}", refused.errors());
+    // Nor is a part of the data taken for all of it.
+    std::fs::create_dir(dir.path("log")).unwrap();
+    let (data, target) = (dir.0.to_str().unwrap(), dir.path("target"));
+    for (args, status) in [(&["backup", &target, "--data", data][..], 1), (&["verify", "--data", data], 2)] {
+        let refused = mainstem(args, b"").fails_with(status);
+        assert!(refused.errors().contains("a restore into it was interrupted"), "{}", refused.errors());
+    }
 }

@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use serde::{Deserialize, Serialize};
 
 use crate::content::{CHUNK_BYTES, Hash, ObjectName, hash, object_name};
 use crate::error::Error;
@@ -29,7 +30,8 @@ const UPLOADS_MAX: usize = 4;
 const SETTLED_NS: i128 = 2_000_000_000;
 
 /// A file to store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SourceFile {
     /// Path below the source directory, with `/` between its parts.
     pub path: String,
@@ -93,7 +95,7 @@ type Upload<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>
 #[derive(Clone, Debug)]
 enum Location {
     Stored {
-        object: Hash,
+        object: ObjectName,
         offset: u32,
     },
     /// In the pack that is being filled.
@@ -191,8 +193,12 @@ impl<'a> Writer<'a> {
     /// Adds a chunk of a file. That in a pack gets its object when the pack is complete.
     async fn add(&mut self, content: Vec<u8>, at: (usize, usize)) -> Result<Chunk, Error> {
         let (sha256, bytes) = (hash(&content), content.len());
-        let new =
-            |object: Hash, offset: u32| Chunk { sha256: sha256.clone(), bytes: bytes as u32, object, offset };
+        let new = |object: ObjectName, offset: u32| Chunk {
+            sha256: sha256.clone(),
+            bytes: bytes as u32,
+            object,
+            offset,
+        };
         match self.known.get(&sha256) {
             Some(Location::Stored { object, offset }) => return Ok(new(object.clone(), *offset)),
             Some(Location::Packed { offset }) => {

@@ -61,8 +61,8 @@ pub(crate) async fn all(
             let found = content.get(at..at + chunk.bytes as usize);
             let Some(found) = found.filter(|found| hash(found) == chunk.sha256) else {
                 let error = format!(
-                    "it is damaged, and {:?} cannot be read from it; remove the object, and the next backup stores again \
-                     what was in it",
+                    "it is damaged, and {:?} cannot be read from it; remove the object, and the next backup stores \
+                     again what was in it",
                     manifest.files[file].path
                 );
                 return Err(Error::of_object(&data_path(object), &error));

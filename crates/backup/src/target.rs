@@ -97,7 +97,7 @@ impl Target {
         self.0.get_range(path, range).await.map_err(|error| Error::of_object(path, &error))
     }
 
-    /// Writes an object whose name its content determines, so that it does not matter who wrote it.
+    /// Writes an object whose name nobody else uses.
     pub(crate) async fn put(&self, path: &Path, content: Bytes) -> Result<(), Error> {
         let put = self.0.put(path, PutPayload::from_bytes(content)).await;
         put.map(drop).map_err(|error| Error::of_object(path, &error))

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::check;
 use crate::cli::{BackupArgs, BackupCommand, RestoreArgs, WhichArgs, format_time};
-use crate::snapshots::{ListedFile, read_list};
+use crate::snapshots::read_list;
 use crate::tool::SnapshotClient;
 use crate::{print, security, storage};
 
@@ -51,7 +51,7 @@ fn create(args: &BackupArgs, target: &str) -> Result<(), String> {
     let repository = Repository::create_or_open(target).map_err(text)?;
     let created = if let Some(data) = &args.data {
         let _lock = check::lock_exclusively(data)?;
-        store(&repository, data, files_of(data)?)?
+        store(&repository, data, &files_of(data)?)?
     } else {
         store_snapshot(&repository, args)?
     };
@@ -70,23 +70,21 @@ fn store_snapshot(repository: &Repository, args: &BackupArgs) -> Result<Created,
     // Who runs the command on another machine, or as another user, should know why it fails.
     let not_here = |error| format!("{error}; a backup is made on the broker's machine, as its user");
     let stored =
-        read_list(&directory).map_err(not_here).and_then(|files| store(repository, &directory, files));
+        read_list(&directory).map_err(not_here).and_then(|files| store(repository, &directory, &files));
     let removed = client.remove(&id);
     let created = stored?;
     removed.map_err(text)?;
     Ok(created)
 }
 
-fn store(repository: &Repository, source: &Path, files: Vec<ListedFile>) -> Result<Created, String> {
-    let files: Vec<SourceFile> =
-        files.into_iter().map(|ListedFile { path, bytes }| SourceFile { path, bytes }).collect();
+fn store(repository: &Repository, source: &Path, files: &[SourceFile]) -> Result<Created, String> {
     let about: BTreeMap<String, String> =
         [("mainstem".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into_iter().collect();
-    repository.create(source, &files, &about).map_err(text)
+    repository.create(source, files, &about).map_err(text)
 }
 
 /// The files of a data directory that no broker uses.
-fn files_of(data: &Path) -> Result<Vec<ListedFile>, String> {
+fn files_of(data: &Path) -> Result<Vec<SourceFile>, String> {
     let mut files = Vec::new();
     for part in [storage::STORES, security::STORE, security::SECRET] {
         add_files(data, Path::new(part), &mut files)?;
@@ -95,7 +93,7 @@ fn files_of(data: &Path) -> Result<Vec<ListedFile>, String> {
 }
 
 /// Adds the files at `path` below the data directory.
-fn add_files(data: &Path, path: &Path, files: &mut Vec<ListedFile>) -> Result<(), String> {
+fn add_files(data: &Path, path: &Path, files: &mut Vec<SourceFile>) -> Result<(), String> {
     let full: PathBuf = data.join(path);
     let explain = |error: std::io::Error| format!("{}: {error}", full.display());
     let metadata = match full.symlink_metadata() {
@@ -104,7 +102,7 @@ fn add_files(data: &Path, path: &Path, files: &mut Vec<ListedFile>) -> Result<()
     };
     if metadata.is_file() {
         let path = path.to_str().ok_or_else(|| format!("{}: the name is not UTF-8", full.display()))?;
-        files.push(ListedFile { path: path.to_owned(), bytes: metadata.len() });
+        files.push(SourceFile { path: path.to_owned(), bytes: metadata.len() });
     } else if metadata.is_dir() {
         for entry in std::fs::read_dir(&full).map_err(explain)? {
             add_files(data, &path.join(entry.map_err(explain)?.file_name()), files)?;

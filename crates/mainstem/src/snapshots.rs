@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mainstem_admin::SnapshotHost;
 use mainstem_auth::Host;
+use mainstem_backup::SourceFile;
 use mainstem_log::ImageFile;
 use mainstem_node::{SnapshotFiles, Snapshots};
 use serde::{Deserialize, Serialize};
@@ -53,17 +54,8 @@ struct Snapshot {
 #[serde(deny_unknown_fields)]
 struct FileList {
     version: u32,
-    files: Vec<ListedFile>,
-}
-
-/// A file of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ListedFile {
-    /// Path below the directory of the snapshot.
-    pub(crate) path: String,
-    /// What follows these bytes in the file does not belong to the snapshot.
-    pub(crate) bytes: u64,
+    /// What follows the bytes of a file in it does not belong to the snapshot.
+    files: Vec<SourceFile>,
 }
 
 impl SnapshotManager {
@@ -93,14 +85,14 @@ impl SnapshotManager {
     }
 
     /// Links all files into a new directory, and lists them.
-    fn link(&self, directory: &Path) -> Result<Vec<ListedFile>, String> {
+    fn link(&self, directory: &Path) -> Result<Vec<SourceFile>, String> {
         let explain = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
         let stores = directory.join(storage::STORES);
         std::fs::create_dir_all(&stores).map_err(|error| explain(&stores, &error))?;
         let SnapshotFiles { stores } = self.shards.take(&stores)?;
         let mut files = Vec::new();
         let mut list = |prefix: &str, linked: Vec<ImageFile>| {
-            let listed = |ImageFile { path, bytes }| ListedFile { path: format!("{prefix}/{path}"), bytes };
+            let listed = |ImageFile { path, bytes }| SourceFile { path: format!("{prefix}/{path}"), bytes };
             files.extend(linked.into_iter().map(listed));
         };
         for (store_id, linked) in stores {
@@ -110,7 +102,7 @@ impl SnapshotManager {
         let secret = self.data.join(security::SECRET);
         let copied = std::fs::copy(&secret, directory.join(security::SECRET));
         let bytes = copied.map_err(|error| explain(&secret, &error))?;
-        files.push(ListedFile { path: security::SECRET.into(), bytes });
+        files.push(SourceFile { path: security::SECRET.into(), bytes });
         let list = directory.join(LIST);
         write_list(&list, &files).map_err(|error| explain(&list, &error))?;
         Ok(files)
@@ -161,7 +153,7 @@ impl SnapshotHost for SnapshotManager {
     }
 }
 
-fn write_list(path: &Path, files: &[ListedFile]) -> io::Result<()> {
+fn write_list(path: &Path, files: &[SourceFile]) -> io::Result<()> {
     let list = FileList { version: VERSION, files: files.to_vec() };
     let mut file = io::BufWriter::new(std::fs::File::create(path)?);
     serde_json::to_writer(&mut file, &list)?;
@@ -172,7 +164,7 @@ fn write_list(path: &Path, files: &[ListedFile]) -> io::Result<()> {
 ///
 /// # Errors
 /// A message for the user: the file cannot be read, or is of another version.
-pub(crate) fn read_list(directory: &Path) -> Result<Vec<ListedFile>, String> {
+pub(crate) fn read_list(directory: &Path) -> Result<Vec<SourceFile>, String> {
     let path = directory.join(LIST);
     let explain = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let bytes = std::fs::read(&path).map_err(|error| explain(&error))?;

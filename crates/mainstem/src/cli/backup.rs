@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::queue::HttpArgs;
 
 const BACKUP_HELP: &str = "\
-TARGET is a directory, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX; credentials come from the usual
-environment variables. A running broker takes a snapshot, for which it stops for some milliseconds; run the command on
-its machine, as its user. What the target has already is not stored again.";
+TARGET is a directory, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX; credentials come from the
+usual environment variables. A running broker takes a snapshot, for which it stops for some milliseconds; run the
+command on its machine, as its user. What the newest backup has already is not stored again.";
 
 const RESTORE_HELP: &str = "\
 The data directory must be missing or empty. Until everything is restored and checked, no broker starts on it.";

@@ -54,10 +54,11 @@ pub struct Created {
     pub unread_files: u64,
 }
 
-/// Stores a backup. `previous` is the newest one.
+/// Stores a backup. `previous` is the newest one; the time of this one is `earliest_ms` at least, Unix time in ms.
 pub(crate) async fn create(
     target: &Target,
     previous: Option<Manifest>,
+    earliest_ms: u64,
     source: &FilePath,
     files: &[SourceFile],
     about: &BTreeMap<String, String>,
@@ -70,8 +71,8 @@ pub(crate) async fn create(
     }
     writer.finish().await?;
     let Writer { stored, uploaded_bytes, unread_files, .. } = writer;
-    let manifest =
-        Manifest { version: VERSION, unix_ms: unix.as_millis() as u64, about: about.clone(), files: stored };
+    let unix_ms = (unix.as_millis() as u64).max(earliest_ms);
+    let manifest = Manifest { version: VERSION, unix_ms, about: about.clone(), files: stored };
     let id = format!("{:015}-{random}", manifest.unix_ms);
     let path = manifest_path(&id);
     let content = manifest.encode().map_err(|error| Error::of_object(&path, &error))?;

@@ -120,8 +120,12 @@ impl Repository {
         self.runtime.block_on(async {
             let marker = Bytes::from(json!({ "version": VERSION }).to_string());
             self.target.create(&MARKER.into(), marker).await?;
-            let previous = self.newest_readable().await?;
-            create(&self.target, previous, source, files, about).await
+            let ids = self.target.backups().await?;
+            // Identifiers keep the order of backups, also if two begin at once or the clock is set back.
+            let earliest_ms =
+                ids.last().and_then(|id| time_of(id)).map_or(0, |newest_ms| newest_ms.saturating_add(1));
+            let previous = self.previous(ids.last()).await?;
+            create(&self.target, previous, earliest_ms, source, files, about).await
         })
     }
 
@@ -182,10 +186,10 @@ impl Repository {
     }
 
     /// The newest backup. One with a damaged manifest is of no use for the next one, but does not prevent it.
-    async fn newest_readable(&self) -> Result<Option<Manifest>, Error> {
-        let Some(id) = self.target.backups().await?.pop() else { return Ok(None) };
-        let Some(bytes) = self.target.get(&manifest_path(&id)).await? else { return Ok(None) };
-        let decoded = fetch::decode(&id, &bytes);
+    async fn previous(&self, id: Option<&String>) -> Result<Option<Manifest>, Error> {
+        let Some(id) = id else { return Ok(None) };
+        let Some(bytes) = self.target.get(&manifest_path(id)).await? else { return Ok(None) };
+        let decoded = fetch::decode(id, &bytes);
         Ok(decoded.inspect_err(|error| log::warn!("everything is stored again: {error}")).ok())
     }
 

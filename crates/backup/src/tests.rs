@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -118,15 +118,24 @@ fn content(salt: u64, len: usize) -> Vec<u8> {
 /// Fails one request, before or after it was carried out.
 #[derive(Debug)]
 struct FailingStore {
-    inner: InMemory,
+    inner: Arc<InMemory>,
     requests: AtomicUsize,
     failing: usize,
     is_lost_answer: bool,
+    /// A directory to store a backup of, beside what removes the first object.
+    beside: Mutex<Option<PathBuf>>,
 }
 
 impl FailingStore {
     fn new(inner: InMemory, failing: usize, is_lost_answer: bool) -> Arc<Self> {
-        Arc::new(Self { inner, requests: AtomicUsize::new(0), failing, is_lost_answer })
+        let (inner, requests, beside) = (Arc::new(inner), AtomicUsize::new(0), Mutex::default());
+        Arc::new(Self { inner, requests, failing, is_lost_answer, beside })
+    }
+
+    /// Fails nothing.
+    fn with_backup_beside(inner: Arc<InMemory>, source: PathBuf) -> Arc<Self> {
+        let (requests, beside) = (AtomicUsize::new(0), Mutex::new(Some(source)));
+        Arc::new(Self { inner, requests, failing: usize::MAX, is_lost_answer: false, beside })
     }
 
     fn count(&self) -> bool {
@@ -176,6 +185,13 @@ impl ObjectStore for FailingStore {
     }
 
     fn delete_stream(&self, at: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        if let Some(source) = self.beside.lock().unwrap().take() {
+            // It has a runtime of its own, and so needs a thread of its own.
+            let inner = self.inner.clone();
+            let store =
+                move || repository(&inner).create(&source, &sources(&source), &BTreeMap::new()).map(drop);
+            std::thread::spawn(store).join().unwrap().unwrap();
+        }
         if self.count() {
             return Box::pin(futures_util::stream::iter([Err(failure())]));
         }
@@ -392,64 +408,6 @@ fn formats_of_version_1_can_be_read() {
     assert_eq!(files, expected.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).into());
 }
 
-/// Stores a backup when the first object is removed.
-#[derive(Debug)]
-struct CreateBesidePrune {
-    inner: Arc<InMemory>,
-    source: PathBuf,
-    has_created: AtomicBool,
-}
-
-impl std::fmt::Display for CreateBesidePrune {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("beside")
-    }
-}
-
-#[async_trait::async_trait]
-impl ObjectStore for CreateBesidePrune {
-    async fn put_opts(&self, at: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        self.inner.put_opts(at, payload, options).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(at, options).await
-    }
-
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        self.inner.get_opts(at, options).await
-    }
-
-    fn delete_stream(&self, at: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        if !self.has_created.swap(true, Ordering::Relaxed) {
-            std::thread::scope(|scope| {
-                let stored = scope.spawn(|| {
-                    let files = sources(&self.source);
-                    repository(&self.inner).create(&self.source, &files, &BTreeMap::new()).map(drop)
-                });
-                stored.join().unwrap().unwrap();
-            });
-        }
-        self.inner.delete_stream(at)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
-    }
-}
-
 /// Content that only an old backup has, or one that was interrupted, may be stored again while prune removes it.
 #[test]
 fn a_backup_that_is_stored_beside_a_prune_is_whole() {
@@ -464,12 +422,26 @@ fn a_backup_that_is_stored_beside_a_prune_is_whole() {
         source.remove("first");
         store(&repository(&base), &source);
         source.write("again", &content(1, 2 << 20));
-        let (inner, source_dir) = (base.clone(), source.0.clone());
-        let beside = CreateBesidePrune { inner, source: source_dir, has_created: AtomicBool::new(false) };
-        let pruned = Repository::of_store(Arc::new(beside)).unwrap().prune(1, 0).unwrap();
+        let beside = FailingStore::with_backup_beside(base.clone(), source.0.clone());
+        let pruned = Repository::of_store(beside).unwrap().prune(1, 0).unwrap();
         assert!(pruned.objects > 0, "{pruned:?}");
         assert!(restored(&repository(&base), &Which::Newest) == tree(&source.0), "{is_interrupted}");
     }
+}
+
+#[test]
+fn backups_stay_in_order_whatever_the_clock_says() {
+    let (source, store_) = (Directory::new(), Arc::new(InMemory::new()));
+    let repository = repository(&store_);
+    source.write("a", b"one");
+    let mut ids: Vec<String> = (0..20).map(|_| store(&repository, &source).id).collect();
+    // One of the future, as a clock leaves that was set back since.
+    let (future, newest) = ("009999999999999-00000000", crate::target::manifest_path(&ids[19]));
+    let manifest = block_on(async { store_.get(&newest).await.unwrap().bytes().await.unwrap() });
+    block_on(store_.put(&crate::target::manifest_path(future), manifest.into())).unwrap();
+    ids.extend([future.to_owned(), store(&repository, &source).id]);
+    let listed: Vec<String> = repository.list().unwrap().into_iter().map(|backup| backup.id).collect();
+    assert_eq!(listed, ids);
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
 pub mod alter_user_scram_credentials;
 pub mod api_versions;
+pub mod consumer_group_describe;
+pub mod consumer_group_heartbeat;
 pub mod create_acls;
 pub mod create_partitions;
 pub mod create_topics;
@@ -166,6 +168,8 @@ apis! {
     describe_producers::DescribeProducersRequest;
     describe_transactions::DescribeTransactionsRequest;
     list_transactions::ListTransactionsRequest;
+    consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
+    consumer_group_describe::ConsumerGroupDescribeRequest;
     list_config_resources::ListConfigResourcesRequest;
     describe_topic_partitions::DescribeTopicPartitionsRequest;
 }

@@ -53,6 +53,7 @@ impl<M: Message> Decoder<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::consumer_group_heartbeat::{Assignment, ConsumerGroupHeartbeatResponse, TopicPartitions};
     use crate::api::metadata::{MetadataRequest, MetadataRequestTopic};
     use crate::api::offset_commit::{
         OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -95,6 +96,17 @@ mod tests {
             let taken = steps(&request(&[5, 80, 10]), version, 10);
             assert!((9..=11).contains(&taken), "{taken} steps");
         }
+    }
+
+    #[test]
+    fn a_step_ends_inside_a_nullable_struct() {
+        let response = |assignment| ConsumerGroupHeartbeatResponse { assignment, ..Default::default() };
+        assert_eq!(steps(&response(None), 1, 10), 1);
+        let topic = TopicPartitions { partitions: (0..9).collect(), ..Default::default() };
+        // Ten topics and 90 partitions.
+        let assignment = Assignment { topic_partitions: vec![topic; 10] };
+        let taken = steps(&response(Some(assignment)), 1, 10);
+        assert!((9..=11).contains(&taken), "{taken} steps");
     }
 
     #[test]

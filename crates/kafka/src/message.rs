@@ -252,6 +252,23 @@ macro_rules! fields {
                 is_present.then(|| crate::wire::Wire::take(reader, form)).transpose()
             }
 
+            fn take_nullable_some(
+                this: &mut Option<Self>,
+                reader: &mut crate::reader::Reader<'_>,
+                form: crate::wire::Form,
+                steps: &mut crate::steps::Steps,
+            ) -> Result<crate::steps::Progress, crate::reader::DecodeError> {
+                // A struct that the last step has begun is past its first byte.
+                if !steps.is_inside() {
+                    let is_present = <i8 as crate::wire::Wire>::take(reader, form)? >= 0;
+                    *this = is_present.then(Self::default);
+                }
+                match this {
+                    Some(value) => crate::wire::Wire::take_some(value, reader, form, steps),
+                    None => Ok(crate::steps::Progress::Complete),
+                }
+            }
+
             fn put_null(into: &mut Vec<u8>, form: crate::wire::Form) {
                 crate::wire::Wire::put(&-1_i8, into, form);
             }

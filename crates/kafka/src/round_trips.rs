@@ -15,6 +15,7 @@ use crate::decoder::Decoder;
 use crate::message::{Message, Request};
 use crate::reader::{DecodeError, Reader};
 use crate::sample::{Random, Sample, SampleVisitor};
+use crate::uuid::Uuid;
 use crate::wire::Form;
 
 fn encoded<M: Message>(message: &M, version: i16) -> Vec<u8> {
@@ -261,6 +262,48 @@ fn null_is_rejected_where_not_allowed_and_encoded_as_empty() {
     assert_eq!(decoded(&[0xFF; 4], 1), Ok(all));
     let refused = decoded::<MetadataRequest>(&[0xFF; 4], 0);
     assert!(matches!(refused, Err(DecodeError::Malformed(_))), "{refused:?}");
+}
+
+#[test]
+fn nullable_struct_is_preceded_by_a_byte() {
+    use crate::api::consumer_group_heartbeat::{Assignment, ConsumerGroupHeartbeatResponse, TopicPartitions};
+    let response = |assignment| ConsumerGroupHeartbeatResponse {
+        throttle_time_ms: 5,
+        member_id: Some("m".into()),
+        member_epoch: 3,
+        heartbeat_interval_ms: 5_000,
+        assignment,
+        ..Default::default()
+    };
+    let fields = b"\0\0\0\x05\0\0\0\x02m\0\0\0\x03\0\0\x13\x88".as_slice();
+    let with_assignment = |assignment: &[u8]| [fields, assignment, b"\0"].concat();
+    let topic = TopicPartitions { topic_id: Uuid(*b"0123456789abcdef"), partitions: vec![7, 8] };
+    let topics = Assignment { topic_partitions: vec![topic] };
+    for (case, bytes, assignment) in [
+        ("null", b"\xFF".as_slice(), None),
+        ("no topics", b"\x01\x01\0", Some(Assignment::default())),
+        ("one topic", b"\x01\x020123456789abcdef\x03\0\0\0\x07\0\0\0\x08\0\0", Some(topics)),
+    ] {
+        for version in [0, 1] {
+            let response = response(assignment.clone());
+            assert_eq!(encoded(&response, version), with_assignment(bytes), "{case}");
+            assert_eq!(decoded(&with_assignment(bytes), version), Ok(response), "{case}");
+        }
+    }
+    // Like Kafka, the decoder accepts any negative byte as null and any other as present.
+    assert_eq!(decoded(&with_assignment(b"\x80"), 0), Ok(response(None)));
+    let with_unknown_tag = with_assignment(b"\0\x01\x01!\x03abc");
+    assert_eq!(decoded(&with_unknown_tag, 0), Ok(response(Some(Assignment::default()))));
+    let truncated = decoded::<ConsumerGroupHeartbeatResponse>(&[fields, b"\x01"].concat(), 0);
+    assert_eq!(truncated, Err(DecodeError::Truncated));
+    let claims_too_many = with_assignment(b"\x01\xFF\xFF\xFF\xFF\x0F");
+    let mut outcome = Ok(());
+    let memory = measure(|| {
+        outcome = decoded::<ConsumerGroupHeartbeatResponse>(&claims_too_many, 0).map(drop);
+    });
+    assert_eq!(outcome, Err(DecodeError::Truncated));
+    // The member id.
+    assert_eq!(memory.bytes_total, 1);
 }
 
 #[test]

@@ -10,6 +10,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from paho_client import PahoClient
+
 V31, V311, V5 = paho.MQTTv31, paho.MQTTv311, paho.MQTTv5
 VERSIONS = [V31, V311, V5]
 VERSION_NAMES = {V31: "3.1", V311: "3.1.1", V5: "5"}
@@ -61,7 +63,7 @@ class Peer:
             if session_expiry is not None:
                 extra["SessionExpiryInterval"] = session_expiry
             self._connect = properties(PacketTypes.CONNECT, **extra)
-        self.paho = paho.Client(
+        self.paho = PahoClient(
             paho.CallbackAPIVersion.VERSION2, client_id=client_id, protocol=version, manual_ack=manual_ack,
             clean_session=None if version == V5 else clean, reconnect_on_failure=False)
         if will:

@@ -12,6 +12,7 @@ import pytest
 
 from broker import binary
 from conftest import cert
+from paho_client import PahoClient
 
 DEADLINE_S = 30
 
@@ -28,7 +29,7 @@ class Subscriber:
     def __init__(self, secure, listener, topic, **tls):
         self.messages = queue.Queue()
         subscribed = queue.Queue()
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self.client = PahoClient(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         if tls:
             self.client.tls_set(**tls)
         self.client.on_connect = lambda client, *_: client.subscribe(topic, 1)

@@ -5,6 +5,8 @@ import queue
 import paho.mqtt.client as paho
 import pytest
 
+from paho_client import PahoClient
+
 DEADLINE_S = 30
 
 
@@ -16,7 +18,7 @@ class Client:
         self._events = queue.Queue()
         # Without a clean session, 3.1 accepts no empty client identifier.
         clean = {} if protocol == paho.MQTTv5 else {"clean_session": True, "client_id": f"ws{id(self)}"}
-        self.client = paho.Client(
+        self.client = PahoClient(
             paho.CallbackAPIVersion.VERSION2, protocol=protocol, transport="websockets", **clean
         )
         self.client.ws_set_options(path=path)
@@ -57,7 +59,9 @@ def test_messages_of_any_size_arrive_in_order(websocket, unique, listener, proto
         for qos in (0, 1, 2):
             receiver.subscribe(f"{unique}/{qos}", qos)
             for size in sizes:
-                sender.client.publish(f"{unique}/{qos}", bytes([qos]) * size, qos).wait_for_publish(DEADLINE_S)
+                sent = sender.client.publish(f"{unique}/{qos}", bytes([qos]) * size, qos)
+                sent.wait_for_publish(DEADLINE_S)
+                assert sent.is_published()
                 assert receiver.next() == bytes([qos]) * size
 
 

@@ -99,8 +99,18 @@ errors! {
     ProducerFenced = 90 "PRODUCER_FENCED",
     /// No such transactional id.
     TransactionalIdNotFound = 105 "TRANSACTIONAL_ID_NOT_FOUND",
+    /// The member's epoch is not the current one: abandon all partitions and join again (KIP-848).
+    FencedMemberEpoch = 110 "FENCED_MEMBER_EPOCH",
+    /// Another static member uses the instance id and has not left (KIP-848).
+    UnreleasedInstanceId = 111 "UNRELEASED_INSTANCE_ID",
+    /// No such assignor (KIP-848).
+    UnsupportedAssignor = 112 "UNSUPPORTED_ASSIGNOR",
+    /// The member's epoch is not the current one: retry with the epoch of the next heartbeat (KIP-848).
+    StaleMemberEpoch = 113 "STALE_MEMBER_EPOCH",
     /// The transaction must be aborted (KIP-890).
     TransactionAbortable = 120 "TRANSACTION_ABORTABLE",
+    /// The regular expression of a subscription is invalid (KIP-848).
+    InvalidRegularExpression = 128 "INVALID_REGULAR_EXPRESSION",
 }
 
 impl fmt::Display for Error {

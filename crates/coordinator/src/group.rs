@@ -30,6 +30,7 @@
 
 mod changes;
 mod commit;
+mod consumer;
 mod consumer_group;
 mod context;
 mod describe;
@@ -58,6 +59,10 @@ use std::sync::Arc;
 
 use crate::{Caller, Error};
 pub use changes::WriteId;
+pub use consumer::{
+    ConsumerHeartbeat, ConsumerHeartbeatResult, DescribedConsumerGroup, DescribedConsumerMember, OwnedTopic,
+    Refusal, Topic, TopicPartitions, Topics,
+};
 pub use request::{
     GroupOffsetFetch, Heartbeat, JoinGroup, LeaveGroup, LeavingMember, OffsetCommit, OffsetDelete,
     OffsetFetch, OffsetToCommit, OffsetToDelete, SyncGroup, TopicRequest, TransactionEnd, TxnOffsetCommit,
@@ -107,6 +112,12 @@ impl Groups {
     /// Returns the next effect, in order.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.take()
+    }
+
+    /// Number of members and partitions of the assignments that were computed since the last call: work to charge to
+    /// who has caused it.
+    pub fn take_assigned(&mut self) -> usize {
+        std::mem::take(&mut self.effects.assigned)
     }
 
     /// Number of groups.

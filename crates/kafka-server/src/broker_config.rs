@@ -65,6 +65,36 @@ pub(crate) const KEYS: &[BrokerKey] = &[
     ),
     key("delete.topic.enable", Kind::Boolean, |_| "true".into(), "Whether topics can be deleted."),
     key(
+        "group.consumer.assignors",
+        Kind::ListOf(&[]),
+        |_| "uniform,range".into(),
+        "The assignors of the consumer protocol; the first one is the default.",
+    ),
+    key(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        |facts| facts.config.group_consumer_heartbeat_interval_ms.to_string(),
+        "Interval of the heartbeats of members of the consumer protocol, ms.",
+    ),
+    key(
+        "group.consumer.migration.policy",
+        Kind::Text,
+        |_| "disabled".into(),
+        "Whether a group with members can change between the classic and the consumer protocol.",
+    ),
+    key(
+        "group.consumer.session.timeout.ms",
+        INT,
+        |facts| facts.config.group_consumer_session_timeout_ms.to_string(),
+        "Time without a heartbeat after which a member of the consumer protocol is removed, ms.",
+    ),
+    key(
+        "group.coordinator.rebalance.protocols",
+        Kind::ListOf(&[]),
+        |_| "classic,consumer".into(),
+        "The protocols that groups may use.",
+    ),
+    key(
         "group.initial.rebalance.delay.ms",
         INT,
         |facts| facts.config.group_initial_rebalance_delay_ms.to_string(),

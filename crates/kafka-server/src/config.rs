@@ -50,6 +50,12 @@ pub struct Config {
     pub group_session_timeout_min_ms: u32,
     /// Longest session timeout of a group member, ms (`group.max.session.timeout.ms`).
     pub group_session_timeout_max_ms: u32,
+    /// Time without a heartbeat after which a member of the consumer protocol is removed, ms
+    /// (`group.consumer.session.timeout.ms`).
+    pub group_consumer_session_timeout_ms: u32,
+    /// Interval of the heartbeats of members of the consumer protocol, ms
+    /// (`group.consumer.heartbeat.interval.ms`).
+    pub group_consumer_heartbeat_interval_ms: u32,
     /// Retention of the offsets of an empty group, ms (`offsets.retention.minutes`).
     pub offsets_retention_ms: u64,
     /// Idle time after which a transactional id is removed, ms (`transactional.id.expiration.ms`).
@@ -114,6 +120,8 @@ impl Default for Config {
             group_initial_rebalance_delay_ms: 0,
             group_session_timeout_min_ms: 6_000,
             group_session_timeout_max_ms: 1_800_000,
+            group_consumer_session_timeout_ms: 45_000,
+            group_consumer_heartbeat_interval_ms: 5_000,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,
             transactional_id_expiration_ms: 7 * 24 * 60 * 60 * 1000,
             transactional_id_bytes_max: 128 * 1024 * 1024,

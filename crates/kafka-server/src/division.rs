@@ -20,6 +20,7 @@ use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResour
 use mainstem_kafka::api::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignableTopic,
 };
+use mainstem_kafka::api::consumer_group_describe::ConsumerGroupDescribeRequest;
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
@@ -179,6 +180,7 @@ divided_requests! {
         DeleteGroups(DeleteGroupsRequest) in groups_names: String, 200;
         DeleteTopics(DeleteTopicsRequest) in topics: DeleteTopicState, 100;
         DescribeConfigs(DescribeConfigsRequest) in resources: DescribeConfigsResource, 10;
+        ConsumerGroupDescribe(ConsumerGroupDescribeRequest) in group_ids: String, 200;
         DescribeGroups(DescribeGroupsRequest) in groups: String, 200;
         DescribeTransactions(DescribeTransactionsRequest) in transactional_ids: String, 20;
         FindCoordinator(FindCoordinatorRequest) in coordinator_keys: String, 500;

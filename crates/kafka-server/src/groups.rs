@@ -54,6 +54,8 @@ impl GroupCoordinator {
         let settings = Settings {
             session_timeout_min_ms: shared.config.group_session_timeout_min_ms,
             session_timeout_max_ms: shared.config.group_session_timeout_max_ms,
+            consumer_session_timeout_ms: shared.config.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms: shared.config.group_consumer_heartbeat_interval_ms,
             initial_rebalance_delay_ms: shared.config.group_initial_rebalance_delay_ms,
             offsets_retention_ms: shared.config.offsets_retention_ms,
             ..Settings::default()

@@ -22,6 +22,8 @@ pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
 pub(crate) mod alter_user_scram_credentials;
 pub(crate) mod api_versions;
+pub(crate) mod consumer_group_describe;
+pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_acls;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
@@ -217,6 +219,8 @@ serve! {
     describe_producers::DescribeProducersRequest => Connection;
     describe_transactions::DescribeTransactionsRequest => Controller;
     list_transactions::ListTransactionsRequest => Controller <= 10_000;
+    consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => Controller <= 150_000;
+    consumer_group_describe::ConsumerGroupDescribeRequest => Controller;
     list_config_resources::ListConfigResourcesRequest => Connection;
     describe_topic_partitions::DescribeTopicPartitionsRequest => Connection <= 50_000, "up to 2,000 partitions per page";
 }

@@ -36,6 +36,7 @@ pub(crate) enum AfterGroupReply {
         /// Groups that the sender may not delete.
         denied: Vec<String>,
     },
+    ConsumerGroupHeartbeat(RequestContext),
     JoinGroup(RequestContext),
     LeaveGroup(RequestContext),
     OffsetCommit(RequestContext),

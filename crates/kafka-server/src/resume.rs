@@ -17,11 +17,11 @@ use crate::append_error::AppendError;
 use crate::division::{DividedRequest, NextPart};
 use crate::handlers::{
     add_offsets_to_txn, add_partitions_to_txn, alter_configs, alter_partition_reassignments,
-    create_partitions, create_topics, delete_groups, delete_records, delete_topics, describe_configs,
-    describe_groups, describe_log_dirs, describe_producers, describe_transactions, end_txn, find_coordinator,
-    incremental_alter_configs, init_producer_id, join_group, leave_group, list_offsets, metadata,
-    offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, produce, sync_group,
-    txn_offset_commit, write_txn_markers,
+    consumer_group_describe, consumer_group_heartbeat, create_partitions, create_topics, delete_groups,
+    delete_records, delete_topics, describe_configs, describe_groups, describe_log_dirs, describe_producers,
+    describe_transactions, end_txn, find_coordinator, incremental_alter_configs, init_producer_id,
+    join_group, leave_group, list_offsets, metadata, offset_commit, offset_delete, offset_fetch,
+    offset_for_leader_epoch, produce, sync_group, txn_offset_commit, write_txn_markers,
 };
 use crate::jobs::Job;
 use crate::offset_fetch_division::KnownOffsets;
@@ -89,6 +89,9 @@ impl Shard {
         match then {
             AfterGroupReply::DeleteGroups { call, denied } => {
                 delete_groups::finish(self, io, &call, denied, answer);
+            }
+            AfterGroupReply::ConsumerGroupHeartbeat(call) => {
+                consumer_group_heartbeat::finish(self, io, &call, answer);
             }
             AfterGroupReply::JoinGroup(call) => join_group::finish(self, io, &call, answer),
             AfterGroupReply::LeaveGroup(call) => leave_group::finish(self, io, &call, answer),
@@ -253,6 +256,9 @@ impl Shard {
             DividedRequest::DeleteRecords(part) => delete_records::handle(self, io, call, part),
             DividedRequest::DeleteTopics(part) => delete_topics::handle(self, io, call, part),
             DividedRequest::DescribeConfigs(part) => describe_configs::handle(self, io, call, part),
+            DividedRequest::ConsumerGroupDescribe(part) => {
+                consumer_group_describe::handle(self, io, call, part);
+            }
             DividedRequest::DescribeGroups(part) => describe_groups::handle(self, io, call, part),
             DividedRequest::DescribeProducers(part) => describe_producers::handle(self, io, call, part),
             DividedRequest::DescribeTransactions(part) => describe_transactions::handle(self, io, call, part),

@@ -176,6 +176,12 @@ settings! {
         group_min_session_timeout_ms: u32 = 6_000_u32, in 1 ..= 2_147_483_647;
         /// Longest session timeout that a member of a consumer group may request, in ms (group.max.session.timeout.ms).
         group_max_session_timeout_ms: u32 = 1_800_000_u32, in 1 ..= 2_147_483_647;
+        /// Time without a heartbeat after which a member of the consumer protocol (KIP-848) is removed from its group,
+        /// in ms (group.consumer.session.timeout.ms).
+        group_consumer_session_timeout_ms: u32 = 45_000_u32, in 1 ..= 2_147_483_647;
+        /// Interval of the heartbeats of members of the consumer protocol, in ms
+        /// (group.consumer.heartbeat.interval.ms).
+        group_consumer_heartbeat_interval_ms: u32 = 5_000_u32, in 1 ..= 2_147_483_647;
         /// How long the offsets of a group without members are retained, in ms (offsets.retention.minutes).
         offsets_retention_ms: u64 = 604_800_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
         /// Idle time after which a transactional id is removed, in ms (transactional.id.expiration.ms).
@@ -248,6 +254,8 @@ impl KafkaConfig {
             group_initial_rebalance_delay_ms: self.group_initial_rebalance_delay_ms,
             group_session_timeout_min_ms: self.group_min_session_timeout_ms,
             group_session_timeout_max_ms: self.group_max_session_timeout_ms,
+            group_consumer_session_timeout_ms: self.group_consumer_session_timeout_ms,
+            group_consumer_heartbeat_interval_ms: self.group_consumer_heartbeat_interval_ms,
             offsets_retention_ms: self.offsets_retention_ms,
             transactional_id_expiration_ms: self.transactional_id_expiration_ms,
             transactional_id_bytes_max: usize::try_from(self.max_transactional_id_bytes)
@@ -271,6 +279,10 @@ impl KafkaConfig {
         listener_section::mechanisms(&self.sasl).map_err(|error| ("sasl", error))?;
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms {
             return Err(("group_min_session_timeout_ms", "is above group_max_session_timeout_ms".into()));
+        }
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms {
+            let reason = "is not below group_consumer_session_timeout_ms";
+            return Err(("group_consumer_heartbeat_interval_ms", reason.into()));
         }
         Ok(())
     }

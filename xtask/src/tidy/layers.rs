@@ -59,7 +59,7 @@ const LAYERS: &[Layer] = &[
         tier: "0 pure",
         contents: "state machines: consumer groups, producers of a partition, transactions",
         imports: &[],
-        pure: Some(&[]),
+        pure: Some(&["regex"]),
     },
     Layer {
         name: "queue-core",

@@ -42,6 +42,7 @@ pub(super) struct Changes {
     /// Changes by write, oldest first.
     in_flight: VecDeque<(WriteId, Vec<Change>)>,
     last_write: u64,
+    failed_writes: u64,
 }
 
 impl Changes {
@@ -58,6 +59,11 @@ impl Changes {
             self.in_flight.push_back((keep, self.unassigned.drain(..count).collect()));
         }
         keep
+    }
+
+    /// Number of writes that have failed.
+    pub(super) fn failed_writes(&self) -> u64 {
+        self.failed_writes
     }
 
     /// Removes the changes of a write, and returns them with its position among the writes in flight.
@@ -82,6 +88,7 @@ impl Groups {
     ///
     /// If several writes failed, report the newest first.
     pub fn write_failed(&mut self, keep: WriteId) {
+        self.effects.changes.failed_writes += 1;
         let Some((at, mut changes)) = self.effects.changes.take(keep) else { return };
         while let Some(change) = changes.pop() {
             let later_changes =

@@ -50,7 +50,9 @@ impl Groups {
         let Some(checked) = self.with_group(now_ms, group_id, |context| {
             context.check_committer(committer)?;
             // A commit renews the session, like a heartbeat.
-            if matches!(context.group.state(), State::Stable | State::PreparingRebalance) {
+            if context.group.consumer().is_none()
+                && matches!(context.group.state(), State::Stable | State::PreparingRebalance)
+            {
                 context.renew_session(request.member_id);
             }
             Ok(())
@@ -338,6 +340,9 @@ impl super::context::GroupContext<'_> {
         let empty = self.group.state() == State::Empty;
         if committer.generation < 0 && empty {
             return Ok(());
+        }
+        if self.group.consumer().is_some() {
+            return self.check_consumer_member(committer.member_id, committer.generation);
         }
         if committer.is_anonymous() {
             return Err(Error::UnknownMemberId);

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::member::Member;
+use super::consumer::{ConsumerGroup, ConsumerMember};
+use super::member::{Member, Session};
 use super::offsets::Offsets;
 use super::rebalance_state::RebalanceState;
 use super::request::JoinGroup;
@@ -45,6 +46,8 @@ pub(super) struct Group {
     /// Memory charged to the members.
     bytes: usize,
     offsets: Offsets,
+    /// Set while the group uses the consumer protocol; it then has no members of the classic one.
+    consumer: Option<Box<ConsumerGroup>>,
 }
 
 /// The state of a group, and how it came to it.
@@ -88,13 +91,14 @@ impl Group {
             is_persisted: false,
             bytes: 0,
             offsets: Offsets::default(),
+            consumer: None,
         }
     }
 
-    /// Replaces everything but the offsets, which have records of their own.
+    /// Replaces everything but what has records of its own: the offsets, and the consumer protocol.
     pub(super) fn restore(&mut self, stored: Option<StoredGroup>) {
-        let offsets = std::mem::take(&mut self.offsets);
-        *self = Self { offsets, is_persisted: stored.is_some(), ..Self::new(self.id.clone(), 0) };
+        let (offsets, consumer) = (std::mem::take(&mut self.offsets), self.consumer.take());
+        *self = Self { offsets, consumer, is_persisted: stored.is_some(), ..Self::new(self.id.clone(), 0) };
         let Some(stored) = stored else { return };
         self.generation = stored.generation;
         self.protocol = stored.protocol;
@@ -115,12 +119,58 @@ impl Group {
     }
 
     pub(super) fn state(&self) -> State {
-        self.phase.state
+        self.consumer().map_or(self.phase.state, ConsumerGroup::state)
     }
 
     /// When it entered the current state, ms since 1970.
     pub(super) fn since_ms(&self) -> u64 {
-        self.phase.since_ms
+        self.consumer().map_or(self.phase.since_ms, ConsumerGroup::since_ms)
+    }
+
+    /// The group as one of the consumer protocol; `None` if it uses the classic one.
+    pub(super) fn consumer(&self) -> Option<&ConsumerGroup> {
+        self.consumer.as_deref()
+    }
+
+    pub(super) fn consumer_mut(&mut self) -> Option<&mut ConsumerGroup> {
+        self.consumer.as_deref_mut()
+    }
+
+    /// Changes to the consumer protocol, which [`Self::end_classic`] completes. The group has no members.
+    pub(super) fn begin_consumer(&mut self, consumer: ConsumerGroup) {
+        debug_assert!(self.members.is_empty(), "members of the classic protocol");
+        self.consumer = Some(Box::new(consumer));
+    }
+
+    /// Forgets what the group was in the classic protocol. Returns whether the log has a record of that.
+    pub(super) fn end_classic(&mut self) -> bool {
+        let (offsets, consumer) = (std::mem::take(&mut self.offsets), self.consumer.take());
+        let is_persisted = self.is_persisted;
+        *self = Self { offsets, consumer, ..Self::new(self.id.clone(), 0) };
+        is_persisted
+    }
+
+    /// Puts back what was taken to replay a record.
+    pub(super) fn restore_consumer(&mut self, consumer: Box<ConsumerGroup>) {
+        self.consumer = Some(consumer);
+    }
+
+    /// Changes to the classic protocol.
+    pub(super) fn take_consumer(&mut self) -> Option<Box<ConsumerGroup>> {
+        self.consumer.take()
+    }
+
+    /// The members of the group, as far as they use the consumer protocol.
+    pub(super) fn consumer_member_mut(&mut self, id: &str) -> Option<&mut ConsumerMember> {
+        self.consumer_mut()?.member_mut(id)
+    }
+
+    /// The session of a member, of either protocol, and its id.
+    pub(super) fn session_mut(&mut self, id: &str) -> Option<(&Arc<str>, &mut Session)> {
+        if let Some(consumer) = &mut self.consumer {
+            return consumer.member_mut(id).map(|member| (&member.id, &mut member.session));
+        }
+        self.members.get_mut(id).map(|member| (&member.id, &mut member.session))
     }
 
     pub(super) fn generation(&self) -> i32 {
@@ -128,7 +178,7 @@ impl Group {
     }
 
     pub(super) fn protocol_type(&self) -> Option<&str> {
-        self.protocol_type.as_deref()
+        self.consumer.as_ref().map(|_| CONSUMER).or(self.protocol_type.as_deref())
     }
 
     pub(super) fn protocol(&self) -> Option<&str> {
@@ -141,7 +191,7 @@ impl Group {
 
     /// Memory charged to the members.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.consumer().map_or(0, ConsumerGroup::bytes)
     }
 
     pub(super) fn offsets(&self) -> &Offsets {
@@ -275,12 +325,12 @@ impl Group {
 
     /// Whether the group can be dropped without losing anything.
     pub(super) fn is_unused(&self) -> bool {
-        !self.is_persisted && self.is_idle()
+        !self.is_persisted && self.consumer().is_none_or(|known| !known.is_persisted()) && self.is_idle()
     }
 
     /// Whether the group has no members, not even expected ones, and no offsets.
     pub(super) fn is_idle(&self) -> bool {
-        self.phase.state == State::Empty && self.pending.is_empty() && self.offsets.is_empty()
+        self.state() == State::Empty && self.pending.is_empty() && self.offsets.is_empty()
     }
 
     /// Replaces the pending JoinGroup request of a member and returns the previous one.
@@ -428,11 +478,14 @@ impl Group {
     }
 
     pub(super) fn uses_consumer_protocol(&self) -> bool {
-        self.protocol_type.as_deref() == Some(CONSUMER)
+        self.protocol_type() == Some(CONSUMER)
     }
 
     /// Whether members are subscribed to the topic, or may be if subscriptions are unknown.
     pub(super) fn is_subscribed_to(&self, topic: &str) -> bool {
+        if let Some(consumer) = self.consumer() {
+            return consumer.is_subscribed_to(topic);
+        }
         match &self.subscribed {
             Some(topics) => topics.contains(topic),
             None => self.uses_consumer_protocol(),
@@ -440,7 +493,7 @@ impl Group {
     }
 
     pub(super) fn has_known_subscriptions(&self) -> bool {
-        self.subscribed.is_some()
+        self.consumer.is_some() || self.subscribed.is_some()
     }
 
     /// Recomputes subscriptions from the members' metadata.

@@ -18,6 +18,8 @@ use crate::{Caller, Error, Record};
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     queue: VecDeque<Effect>,
+    /// Members and partitions of the assignments that were computed and are not charged to anyone yet.
+    pub(super) assigned: usize,
     pub(super) changes: Changes,
 }
 
@@ -80,14 +82,13 @@ impl GroupContext<'_> {
     /// Expires the member's session in `within_ms`. A timer that is set for an earlier time stays: when it fires it is
     /// set again, which is cheaper than moving it with every heartbeat.
     pub(super) fn set_session_deadline(&mut self, id: &str, within_ms: u64) {
-        let Some(member) = self.group.member_mut(id) else { return };
+        let Some((id, session)) = self.group.session_mut(id) else { return };
         let deadline_ms = self.now_ms.saturating_add(within_ms);
-        let session = &mut member.session;
         session.deadline_ms = deadline_ms;
         if session.timer_ms.is_some_and(|timer_ms| timer_ms <= deadline_ms) {
             return;
         }
-        let kind = TimerKind::Member(member.id.clone());
+        let kind = TimerKind::Member(id.clone());
         if let Some(timer_ms) = session.timer_ms.replace(deadline_ms) {
             self.timers.clear(timer_ms, self.group.id(), kind.clone());
         }

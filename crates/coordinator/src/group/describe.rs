@@ -7,8 +7,9 @@ use super::response::{DescribedGroup, DescribedMember, ListedGroup};
 use super::state::State;
 use crate::Error;
 
-/// Group type in ListGroups filters (KIP-848); all groups here have it.
-pub(super) const CLASSIC: &str = "classic";
+/// Group types in ListGroups filters (KIP-848).
+const CLASSIC: &str = "classic";
+const CONSUMER: &str = "consumer";
 
 impl Groups {
     /// ListGroups: groups ordered by id. Empty filters match everything; states and types are compared
@@ -17,17 +18,17 @@ impl Groups {
         let matches = |filter: &[&str], name: &str| {
             filter.is_empty() || filter.iter().any(|accepted| accepted.eq_ignore_ascii_case(name))
         };
-        if !matches(types, CLASSIC) {
-            return Vec::new();
-        }
+        let (has_classic, has_consumer) = (matches(types, CLASSIC), matches(types, CONSUMER));
+        let is_of_type = |group: &&Group| if group.consumer().is_some() { has_consumer } else { has_classic };
         // Once per state, not per group: there may be a hundred thousand of them, and as many filters.
         let accepted: Vec<State> =
             State::ALL.into_iter().filter(|state| matches(states, state.name())).collect();
-        let groups = self.by_id.values().filter(|group| accepted.contains(&group.state()));
+        let groups = self.by_id.values().filter(is_of_type).filter(|group| accepted.contains(&group.state()));
         let listed = |group: &Group| ListedGroup {
             group_id: group.id().as_ref().to_owned(),
             protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
             state: group.state(),
+            is_consumer: group.consumer().is_some(),
         };
         groups.map(listed).collect()
     }
@@ -35,9 +36,10 @@ impl Groups {
     /// DescribeGroups.
     ///
     /// # Errors
-    /// [`Error::GroupIdNotFound`].
+    /// [`Error::GroupIdNotFound`], also for a group of the consumer protocol.
     pub fn describe(&self, group_id: &str) -> Result<DescribedGroup, Error> {
-        let group = self.by_id.get(group_id).ok_or(Error::GroupIdNotFound)?;
+        let group = self.by_id.get(group_id).filter(|group| group.consumer().is_none());
+        let group = group.ok_or(Error::GroupIdNotFound)?;
         // Metadata and assignments only apply to a stable generation.
         let protocol = group.protocol().filter(|_| group.state() == State::Stable);
         Ok(DescribedGroup {

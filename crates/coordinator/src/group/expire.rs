@@ -45,6 +45,7 @@ impl Groups {
     fn remove(&mut self, now_ms: u64, group_id: &str) {
         let _existed = self.with_group(now_ms, group_id, |context| {
             context.clear_all_timers();
+            context.leave_consumer_protocol();
             if context.group.take_persisted() {
                 context.effects.persist(vec![records::group_tombstone(group_id)]);
             }
@@ -93,7 +94,9 @@ fn expired(group: &Group, now_ms: u64, retention_ms: u64) -> impl Iterator<Item 
     };
     let may_expire = match group.state() {
         State::Empty => true,
-        State::Stable => group.uses_consumer_protocol() && group.has_known_subscriptions(),
+        State::Stable | State::Assigning | State::Reconciling => {
+            group.uses_consumer_protocol() && group.has_known_subscriptions()
+        }
         _ => false,
     };
     let is_old = move |offset: &Offset| match offset.expires_ms {

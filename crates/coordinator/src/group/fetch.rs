@@ -30,8 +30,22 @@ impl Groups {
         (committed > count).then(|| by_topic.collect())
     }
 
+    /// A member of the consumer protocol sees offsets only at its current epoch.
+    fn check_fetcher(&self, requested: &GroupOffsetFetch<'_>) -> Result<(), Error> {
+        let Some(consumer) = self.by_id.get(requested.group_id).and_then(|group| group.consumer()) else {
+            return Ok(());
+        };
+        match requested.member_id {
+            None if requested.member_epoch < 0 => Ok(()),
+            member_id => consumer.check_epoch(member_id.unwrap_or_default(), requested.member_epoch),
+        }
+    }
+
     /// An unknown group has no offsets.
     fn offsets_of(&self, requested: &GroupOffsetFetch<'_>, require_stable: bool) -> FetchedGroup {
+        if let Err(error) = self.check_fetcher(requested) {
+            return FetchedGroup { group_id: requested.group_id.to_owned(), outcome: Err(error) };
+        }
         let none = Offsets::default();
         let offsets = self.by_id.get(requested.group_id).map_or(&none, |group| group.offsets());
         let topics = match &requested.topics {

@@ -21,6 +21,12 @@ const PREFIX_MAX_BYTES: usize = 255;
 impl GroupContext<'_> {
     pub(super) fn join(&mut self, request: &JoinGroup<'_>, caller: Caller) {
         let member_id = request.member_id;
+        if self.group.state() == State::Empty {
+            self.leave_consumer_protocol();
+        }
+        if self.group.consumer().is_some() {
+            return self.reject_join(caller, member_id, Error::InconsistentGroupProtocol);
+        }
         if !self.is_within_size_limit(member_id) {
             self.remove_pending(member_id);
             self.remove_member(member_id);
@@ -53,7 +59,9 @@ impl GroupContext<'_> {
                 member.is_some_and(|member| member.joining.is_some()) || group.joining() < max
             }
             State::PreparingRebalance => within(group.joining()),
-            State::CompletingRebalance | State::Stable => member.is_some() || within(group.members().len()),
+            State::CompletingRebalance | State::Stable | State::Assigning | State::Reconciling => {
+                member.is_some() || within(group.members().len())
+            }
         }
     }
 

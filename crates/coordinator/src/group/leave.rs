@@ -25,7 +25,7 @@ impl GroupContext<'_> {
 
     pub(super) fn leave(&mut self, request: &LeaveGroup<'_>, caller: Caller) {
         let left: Vec<LeaveResult> = request.members.iter().map(|leaving| self.leave_one(leaving)).collect();
-        if left.iter().any(|left| left.outcome.is_ok()) {
+        if self.group.consumer().is_none() && left.iter().any(|left| left.outcome.is_ok()) {
             match self.group.state() {
                 State::Stable | State::CompletingRebalance => self.prepare_rebalance(),
                 _ => self.try_complete_join(),
@@ -36,7 +36,9 @@ impl GroupContext<'_> {
 
     fn leave_one(&mut self, leaving: &LeavingMember<'_>) -> LeaveResult {
         let outcome = self.resolve_member(leaving).map(|id| {
-            if !self.remove_pending(&id) {
+            if self.group.consumer().is_some() {
+                self.expire_consumer_member(&id);
+            } else if !self.remove_pending(&id) {
                 self.remove_member(&id);
             }
         });
@@ -49,6 +51,9 @@ impl GroupContext<'_> {
 
     fn resolve_member(&self, leaving: &LeavingMember<'_>) -> Result<Arc<str>, Error> {
         let id = leaving.member_id;
+        if let Some(consumer) = self.group.consumer() {
+            return consumer.find_leaving(id, leaving.instance_id);
+        }
         if id.is_empty() {
             // Administrative removal (KIP-345): only the instance id is known.
             let instance =

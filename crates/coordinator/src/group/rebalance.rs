@@ -149,6 +149,12 @@ impl GroupContext<'_> {
                 self.on_sync_timeout();
             }
             TimerKind::Member(id) => self.on_session_timeout(id),
+            TimerKind::Revocation(id) => {
+                if let Some(member) = self.group.consumer_member_mut(id) {
+                    member.revocation_deadline_ms = None;
+                }
+                self.expire_consumer_member(id);
+            }
         }
     }
 
@@ -168,12 +174,16 @@ impl GroupContext<'_> {
         if self.group.remove_pending(id).is_some() {
             return self.try_complete_join();
         }
-        let Some(member) = self.group.member_mut(id) else { return };
-        member.session.timer_ms = None;
-        let deadline_ms = member.session.deadline_ms;
+        let Some((_, session)) = self.group.session_mut(id) else { return };
+        session.timer_ms = None;
+        let deadline_ms = session.deadline_ms;
         if deadline_ms > self.now_ms {
-            self.set_session_deadline(id, deadline_ms - self.now_ms);
-        } else if !member.is_awaiting_response() {
+            return self.set_session_deadline(id, deadline_ms - self.now_ms);
+        }
+        if self.group.consumer().is_some() {
+            return self.expire_consumer_member(id);
+        }
+        if self.group.member(id).is_some_and(|member| !member.is_awaiting_response()) {
             self.remove_member(id);
             self.rebalance();
         }

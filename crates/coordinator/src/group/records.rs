@@ -17,13 +17,19 @@ const GROUP: u8 = 1;
 const OFFSET: u8 = 2;
 /// Key kind of a pending offset.
 const PENDING: u8 = 3;
+/// Key kind of a group of the consumer protocol.
+pub(super) const CONSUMER_GROUP: u8 = 4;
+/// Key kind of a member of such a group.
+pub(super) const CONSUMER_MEMBER: u8 = 5;
 /// First byte of every value.
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 
 /// A decoded key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     Group { group_id: &'a str },
+    ConsumerGroup { group_id: &'a str },
+    ConsumerMember { group_id: &'a str, member_id: &'a str },
     Offset { group_id: &'a str, producer_id: Option<i64>, topic: &'a str, partition: i32 },
 }
 
@@ -32,14 +38,15 @@ pub(super) fn parse_key(bytes: &[u8]) -> Result<Key<'_>, Malformed> {
     let kind = reader.byte()?;
     let producer_id = match kind {
         PENDING => Some(reader.signed()?),
-        GROUP | OFFSET => None,
+        GROUP | OFFSET | CONSUMER_GROUP | CONSUMER_MEMBER => None,
         _ => return Err(Malformed("unknown key kind")),
     };
     let group_id = reader.text()?;
-    let key = if kind == GROUP {
-        Key::Group { group_id }
-    } else {
-        Key::Offset { group_id, producer_id, topic: reader.text()?, partition: reader.signed_32()? }
+    let key = match kind {
+        GROUP => Key::Group { group_id },
+        CONSUMER_GROUP => Key::ConsumerGroup { group_id },
+        CONSUMER_MEMBER => Key::ConsumerMember { group_id, member_id: reader.text()? },
+        _ => Key::Offset { group_id, producer_id, topic: reader.text()?, partition: reader.signed_32()? },
     };
     reader.end()?;
     Ok(key)
@@ -162,7 +169,7 @@ fn read_member(reader: &mut Reader<'_>, protocol: &Arc<str>) -> Result<Member, M
     })
 }
 
-fn versioned(bytes: &[u8]) -> Result<Reader<'_>, Malformed> {
+pub(super) fn versioned(bytes: &[u8]) -> Result<Reader<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
     if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed("unknown record version")) }
 }

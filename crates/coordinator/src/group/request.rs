@@ -157,6 +157,10 @@ pub enum TransactionEnd {
 pub struct GroupOffsetFetch<'a> {
     /// Group id.
     pub group_id: &'a str,
+    /// Member id of the consumer protocol, if the group is asked for by a member.
+    pub member_id: Option<&'a str>,
+    /// Epoch of the member, or -1.
+    pub member_epoch: i32,
     /// Partitions by topic; `None` for all committed offsets.
     pub topics: Option<Vec<TopicRequest<'a, i32>>>,
 }

@@ -4,6 +4,7 @@
 //! before it contain.
 
 use super::changes::WriteId;
+use super::consumer::{ConsumerHeartbeatResult, Refusal};
 use super::state::State;
 use crate::{Caller, Error, Record};
 
@@ -41,6 +42,8 @@ pub enum Effect {
 pub enum Response {
     /// To JoinGroup.
     Join(JoinResponse),
+    /// To ConsumerGroupHeartbeat.
+    ConsumerHeartbeat(Result<ConsumerHeartbeatResult, Refusal>),
     /// To SyncGroup.
     Sync(Result<SyncResult, Error>),
     /// To LeaveGroup.
@@ -183,6 +186,8 @@ pub struct ListedGroup {
     pub protocol_type: String,
     /// State.
     pub state: State,
+    /// Whether it uses the consumer protocol.
+    pub is_consumer: bool,
 }
 
 /// A group, as reported by DescribeGroups.
@@ -221,6 +226,9 @@ impl Response {
     pub fn with_error(self, error: Error) -> Self {
         match self {
             Self::Join(answer) => Self::Join(JoinResponse { outcome: Err(error), ..answer }),
+            Self::ConsumerHeartbeat(_) => {
+                Self::ConsumerHeartbeat(Err(Refusal { error, message: "The change could not be stored." }))
+            }
             Self::Sync(_) => Self::Sync(Err(error)),
             Self::Leave(_) => Self::Leave(Err(error)),
             Self::Commit(topics) => Self::Commit(fail_all(topics, error)),

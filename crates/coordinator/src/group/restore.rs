@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Groups;
+use super::consumer::{self, ConsumerGroup};
 use super::consumer_group::{Group, StoredGroup};
 use super::records::{self, Key};
 use crate::{Malformed, Record};
@@ -23,6 +24,15 @@ impl Groups {
                 self.restore_group(group_id, Some(stored));
             }
             (Key::Group { group_id }, None) => self.restore_group(group_id, None),
+            (Key::ConsumerGroup { group_id }, value) => {
+                let stored = value.as_deref().map(consumer::read_group).transpose()?;
+                self.restore_consumer(group_id, |consumer| consumer.restore_group(stored));
+            }
+            (Key::ConsumerMember { group_id, member_id }, value) => {
+                let member =
+                    value.as_deref().map(|value| consumer::read_member(member_id, value)).transpose()?;
+                self.restore_consumer(group_id, |consumer| consumer.restore_member(member_id, member));
+            }
             (Key::Offset { group_id, producer_id, topic, partition }, Some(value)) => {
                 let offset = records::read_offset(value)?;
                 self.group_or_insert(group_id);
@@ -48,13 +58,28 @@ impl Groups {
         self.remove_if_unused(group_id);
     }
 
+    fn restore_consumer(&mut self, group_id: &str, change: impl FnOnce(&mut ConsumerGroup)) {
+        let group = self.group_or_insert(group_id);
+        let mut consumer = group.take_consumer().unwrap_or_default();
+        change(&mut consumer);
+        if consumer.is_persisted() || !consumer.is_empty() {
+            group.restore_consumer(consumer);
+        }
+        self.remove_if_unused(group_id);
+    }
+
     /// Completes the replay. Members have one session timeout to send a heartbeat.
     pub fn finish_restore(&mut self, now_ms: u64) {
         self.next_check_ms = now_ms.saturating_add(self.settings.offsets_retention_check_interval_ms);
         let members_max = self.settings.members_max;
         let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
         for group_id in group_ids {
+            if let Some(consumer) = self.by_id.get_mut(&group_id).and_then(Group::consumer_mut) {
+                consumer.finish_restore();
+                self.bytes += consumer.bytes();
+            }
             self.with_group(now_ms, &group_id, |context| {
+                context.resume_consumer_group();
                 context.group.update_subscriptions();
                 for id in context.group.member_ids() {
                     context.renew_session(&id);

@@ -18,6 +18,10 @@ pub struct Settings {
     pub group_bytes_max: usize,
     /// Maximum memory charged to the members of all groups, bytes.
     pub groups_bytes_max: usize,
+    /// `group.consumer.session.timeout.ms`.
+    pub consumer_session_timeout_ms: u32,
+    /// `group.consumer.heartbeat.interval.ms`.
+    pub consumer_heartbeat_interval_ms: u32,
     /// `offset.metadata.max.bytes`.
     pub offset_metadata_max_bytes: usize,
     /// `offsets.retention.minutes`, in ms.
@@ -38,6 +42,8 @@ impl Default for Settings {
             groups_max: 100_000,
             group_bytes_max: 16 << 20,
             groups_bytes_max: 256 << 20,
+            consumer_session_timeout_ms: 45_000,
+            consumer_heartbeat_interval_ms: 5_000,
             offset_metadata_max_bytes: 4_096,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1_000,
             offsets_retention_check_interval_ms: 600_000,

@@ -22,14 +22,25 @@ pub enum State {
     CompletingRebalance,
     /// Members have their assignments.
     Stable,
+    /// Consumer protocol: the target is to be computed.
+    Assigning,
+    /// Consumer protocol: members have not all reached the target.
+    Reconciling,
     /// The group does not exist.
     Dead,
 }
 
 impl State {
     /// All states.
-    pub const ALL: [Self; 5] =
-        [Self::Empty, Self::PreparingRebalance, Self::CompletingRebalance, Self::Stable, Self::Dead];
+    pub const ALL: [Self; 7] = [
+        Self::Empty,
+        Self::PreparingRebalance,
+        Self::CompletingRebalance,
+        Self::Stable,
+        Self::Assigning,
+        Self::Reconciling,
+        Self::Dead,
+    ];
 
     /// Kafka's name.
     pub const fn name(self) -> &'static str {
@@ -38,6 +49,8 @@ impl State {
             Self::PreparingRebalance => "PreparingRebalance",
             Self::CompletingRebalance => "CompletingRebalance",
             Self::Stable => "Stable",
+            Self::Assigning => "Assigning",
+            Self::Reconciling => "Reconciling",
             Self::Dead => "Dead",
         }
     }

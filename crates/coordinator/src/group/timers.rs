@@ -12,6 +12,8 @@ pub(super) enum TimerKind {
     Sync,
     /// The session of a member, or the wait for a pending member id, times out.
     Member(Arc<str>),
+    /// A member of the consumer protocol must have given up partitions.
+    Revocation(Arc<str>),
 }
 
 /// All timers. A timer must be cleared when what it was set for goes away.

@@ -40,6 +40,13 @@ impl Groups {
             let is_simple_consumer = request.generation < 0 && context.group.state() == State::Empty;
             if is_simple_consumer || committer.is_anonymous() {
                 Ok(())
+            } else if context.group.consumer().is_some() {
+                let checked = context.check_consumer_member(committer.member_id, committer.generation);
+                // The request has no error for an old epoch of a member.
+                checked.map_err(|error| match error {
+                    Error::StaleMemberEpoch => Error::IllegalGeneration,
+                    other => other,
+                })
             } else {
                 context.check_generation(committer)
             }

@@ -311,8 +311,10 @@ impl Harness {
     ) -> Result<Option<CommittedOffset>, Error> {
         let caller = self.caller();
         let topics = Some(vec![TopicRequest { name: TOPIC, id: [0; 16], partitions: vec![partition] }]);
-        let request =
-            OffsetFetch { groups: vec![GroupOffsetFetch { group_id: GROUP, topics }], require_stable };
+        let request = OffsetFetch {
+            groups: vec![GroupOffsetFetch { group_id: GROUP, member_id: None, member_epoch: -1, topics }],
+            require_stable,
+        };
         self.groups.handle_offset_fetch(&request, caller);
         match self.answer(caller) {
             Some(Response::Fetch(groups)) => {

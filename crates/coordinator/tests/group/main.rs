@@ -1,5 +1,7 @@
 //! Consumer groups, tested through the public interface: requests in, effects out.
 
+mod consumer;
+mod consumer_model;
 mod format;
 mod harness;
 mod join;

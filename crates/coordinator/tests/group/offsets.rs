@@ -91,7 +91,9 @@ fn fetches_all_offsets_of_several_groups() {
     harness.commit_simple(1, 11).unwrap();
     harness.commit_simple(0, 10).unwrap();
     let caller = harness.caller();
-    let groups = ["other", GROUP].map(|group_id| GroupOffsetFetch { group_id, topics: None }).into();
+    let groups = ["other", GROUP]
+        .map(|group_id| GroupOffsetFetch { group_id, member_id: None, member_epoch: -1, topics: None })
+        .into();
     harness.groups.handle_offset_fetch(&OffsetFetch { groups, require_stable: true }, caller);
     let Some(Response::Fetch(groups)) = harness.answer(caller) else { panic!("no answer") };
     assert_eq!(groups[0].outcome, Ok(vec![]));
@@ -302,7 +304,7 @@ fn failed_write_turns_the_reply_into_an_error() {
     let mut harness = Harness::default();
     harness.commit_simple(0, 1).unwrap();
     let caller = harness.caller();
-    let groups = vec![GroupOffsetFetch { group_id: GROUP, topics: None }];
+    let groups = vec![GroupOffsetFetch { group_id: GROUP, member_id: None, member_epoch: -1, topics: None }];
     harness.groups.handle_offset_fetch(&OffsetFetch { groups, require_stable: false }, caller);
     let Some(Response::Fetch(groups)) =
         harness.answer(caller).map(|answer| answer.with_error(Error::NotCoordinator))

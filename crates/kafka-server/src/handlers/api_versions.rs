@@ -12,7 +12,7 @@ use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
 /// Supported features by name and level (KIP-584).
-const FEATURES: [(&str, i16); 1] = [("transaction.version", 2)];
+const FEATURES: [(&str, i16); 2] = [("group.version", 1), ("transaction.version", 2)];
 
 /// The syntax of names and versions of client libraries (KIP-511).
 fn is_software(text: &str) -> bool {

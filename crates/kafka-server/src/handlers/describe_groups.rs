@@ -14,7 +14,7 @@ use crate::shard_message::{Mail, RequestContext};
 /// First version that reports an unknown group as an error instead of a dead group (KIP-1043).
 const GROUP_ID_NOT_FOUND: i16 = 6;
 /// Operations that are authorized on a group without an authorizer: bits by Kafka's `AclOperation`.
-const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
+pub(super) const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 pub(crate) fn handle(
     shard: &mut Shard,

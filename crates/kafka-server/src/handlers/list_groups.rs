@@ -10,8 +10,9 @@ use crate::shard_message::{Mail, RequestContext};
 
 /// Filters of each kind that count, of a handful that make sense.
 const FILTERS_MAX: usize = 1_000;
-/// The type of all groups.
+/// Types of groups.
 const CLASSIC: &str = "classic";
+const CONSUMER: &str = "consumer";
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -26,7 +27,7 @@ pub(crate) fn handle(
         group_id: group.group_id,
         protocol_type: group.protocol_type,
         group_state: group.state.name().into(),
-        group_type: CLASSIC.into(),
+        group_type: if group.is_consumer { CONSUMER } else { CLASSIC }.into(),
     };
     let sees_all = call.allows(Action::Describe, ResourceKind::Cluster, "");
     let is_visible =

@@ -141,6 +141,8 @@ fn name_topics(groups: &mut [OffsetFetchRequestGroup], catalogue: &Catalogue) {
 fn offsets_of(group: &OffsetFetchRequestGroup) -> GroupOffsetFetch<'_> {
     GroupOffsetFetch {
         group_id: &group.group_id,
+        member_id: group.member_id.as_deref(),
+        member_epoch: group.member_epoch,
         topics: group.topics.as_ref().map(|topics| topics.iter().map(requested_topic).collect()),
     }
 }

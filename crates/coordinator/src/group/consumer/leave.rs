@@ -1,0 +1,84 @@
+//! Members of the consumer protocol that leave: by a heartbeat, by LeaveGroup, and the checks of their commits.
+
+use std::sync::Arc;
+
+use super::ConsumerGroup;
+use super::heartbeat::{fenced_instance, unknown_member};
+use super::member::{ConsumerMember, LEFT_STATIC, Progress};
+use super::request::ConsumerHeartbeat;
+use super::response::{ConsumerHeartbeatResult, Refusal};
+use crate::Error;
+use crate::group::context::GroupContext;
+
+impl GroupContext<'_> {
+    /// A member leaves for good, or a static one for a while: then it keeps its partitions until its session ends.
+    pub(super) fn consumer_leave(
+        &mut self,
+        request: &ConsumerHeartbeat<'_>,
+    ) -> Result<(ConsumerHeartbeatResult, bool), Refusal> {
+        let Some(consumer) = self.group.consumer_mut() else { return Err(unknown_member()) };
+        if let Some(instance_id) = request.instance_id {
+            let holder = consumer.static_member_id(instance_id).ok_or_else(unknown_member)?;
+            if **holder != *request.member_id {
+                return Err(fenced_instance());
+            }
+        }
+        if consumer.member(request.member_id).is_none() {
+            return Err(unknown_member());
+        }
+        if request.member_epoch == LEFT_STATIC {
+            consumer.step_aside(self.now_ms, request.member_id);
+            self.set_revocation_timer(request.member_id);
+        } else {
+            self.clear_timers_of(Some(request.member_id));
+            if let Some(consumer) = self.group.consumer_mut() {
+                consumer.remove(self.now_ms, request.member_id);
+            }
+        }
+        let is_unsaved = self.persist_consumer_group();
+        let result = ConsumerHeartbeatResult {
+            member_id: request.member_id.to_owned(),
+            member_epoch: request.member_epoch,
+            heartbeat_interval_ms: 0,
+            assignment: None,
+        };
+        Ok((result, is_unsaved))
+    }
+
+    /// Checks that a committer is a member of the group at its current epoch.
+    pub(in crate::group) fn check_consumer_member(&self, id: &str, epoch: i32) -> Result<(), Error> {
+        self.group.consumer().map_or(Err(Error::UnknownMemberId), |consumer| consumer.check_epoch(id, epoch))
+    }
+}
+
+impl ConsumerGroup {
+    /// Checks that a member is at an epoch.
+    pub(in crate::group) fn check_epoch(&self, id: &str, epoch: i32) -> Result<(), Error> {
+        let member = self.member(id).ok_or(Error::UnknownMemberId)?;
+        if member.epoch == epoch { Ok(()) } else { Err(Error::StaleMemberEpoch) }
+    }
+
+    /// The member that LeaveGroup names: an administrator removes it.
+    pub(in crate::group) fn find_leaving(
+        &self,
+        id: &str,
+        instance_id: Option<&str>,
+    ) -> Result<Arc<str>, Error> {
+        let holder = instance_id.and_then(|instance_id| self.static_member_id(instance_id));
+        match (holder, instance_id) {
+            (None, Some(_)) => Err(Error::UnknownMemberId),
+            (Some(holder), _) if id.is_empty() || **holder == *id => Ok(holder.clone()),
+            (Some(_), _) => Err(Error::FencedInstanceId),
+            (None, None) => self.member(id).map(|member| member.id.clone()).ok_or(Error::UnknownMemberId),
+        }
+    }
+
+    /// A static member has left for a while.
+    fn step_aside(&mut self, now_ms: u64, id: &str) {
+        if let Some(member) = self.take(id) {
+            let revoking = super::Partitions::new();
+            let progress = Progress::Stable;
+            self.put(now_ms, ConsumerMember { epoch: LEFT_STATIC, revoking, progress, ..member });
+        }
+    }
+}

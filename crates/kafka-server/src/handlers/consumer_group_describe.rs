@@ -1,0 +1,99 @@
+//! `ConsumerGroupDescribe`, versions 0 to 1: returns state and members of groups of the consumer protocol.
+
+use mainstem_coordinator::group::{self, DescribedConsumerGroup, DescribedConsumerMember};
+use mainstem_kafka::Uuid;
+use mainstem_kafka::api::consumer_group_describe::{
+    Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup, Member,
+    TopicPartitions,
+};
+use mainstem_runtime::Io;
+use mainstem_security::{Action, ResourceKind};
+
+use crate::catalogue::{Catalogue, TopicId};
+use crate::handlers::describe_groups::OPERATIONS;
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// Type of a member that uses the consumer protocol; those of the classic one are in groups of their own.
+const CONSUMER_MEMBER: i8 = 1;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: ConsumerGroupDescribeRequest,
+) {
+    let Some(request) = shard.divide(io, &call, request) else { return };
+    let all = if request.include_authorized_operations { OPERATIONS } else { i32::MIN };
+    let catalogue = shard.env.catalogue().clone();
+    let described = shard.with_groups(io, |groups, _| {
+        let describe = |group_id: String| {
+            if let Err(code) = call.check_group(Action::Describe, &group_id) {
+                return DescribedGroup { error_code: code as i16, group_id, ..DescribedGroup::default() };
+            }
+            let group = match groups.describe_consumer_group(&group_id) {
+                Ok(group) => existing_group(group, &catalogue, &call),
+                Err(error) => DescribedGroup {
+                    error_code: error.code(),
+                    error_message: Some(format!("Group {group_id} is not a consumer group.")),
+                    ..DescribedGroup::default()
+                },
+            };
+            let authorized_operations = call.operations(all, ResourceKind::Group, &group_id);
+            DescribedGroup { group_id, authorized_operations, ..group }
+        };
+        request.group_ids.into_iter().map(describe).collect()
+    });
+    let groups = described.unwrap_or_default();
+    let response = ConsumerGroupDescribeResponse { groups, ..ConsumerGroupDescribeResponse::default() };
+    shard.reply::<ConsumerGroupDescribeRequest>(io, &call, &response);
+}
+
+/// Topics that the sender may not see are left out.
+fn existing_group(
+    group: DescribedConsumerGroup,
+    catalogue: &Catalogue,
+    call: &RequestContext,
+) -> DescribedGroup {
+    let member = |member: DescribedConsumerMember| Member {
+        member_id: member.member_id,
+        instance_id: member.instance_id,
+        rack_id: member.rack_id,
+        member_epoch: member.epoch,
+        client_id: member.client_id,
+        client_host: member.client_host,
+        subscribed_topic_names: member
+            .topic_names
+            .into_iter()
+            .filter(|name| call.may_topic(Action::Describe, name))
+            .collect(),
+        subscribed_topic_regex: member.topic_regex,
+        assignment: assignment(member.assignment, catalogue, call),
+        target_assignment: assignment(member.target, catalogue, call),
+        member_type: CONSUMER_MEMBER,
+    };
+    DescribedGroup {
+        group_state: group.state.name().into(),
+        group_epoch: group.epoch,
+        assignment_epoch: group.assignment_epoch,
+        assignor_name: group.assignor.into(),
+        members: group.members.into_iter().map(member).collect(),
+        ..DescribedGroup::default()
+    }
+}
+
+fn assignment(
+    topics: Vec<group::TopicPartitions>,
+    catalogue: &Catalogue,
+    call: &RequestContext,
+) -> Assignment {
+    let topic = |topic: group::TopicPartitions| {
+        let known = catalogue.topic_by_id(TopicId(topic.topic_id))?;
+        call.may_topic(Action::Describe, &known.name).then(|| TopicPartitions {
+            topic_id: Uuid(topic.topic_id),
+            topic_name: known.name.to_string(),
+            partitions: topic.partitions,
+        })
+    };
+    Assignment { topic_partitions: topics.into_iter().filter_map(topic).collect() }
+}

@@ -1,0 +1,155 @@
+//! `ConsumerGroupHeartbeat`, versions 0 to 1: the consumer protocol of KIP-848, in which the coordinator assigns
+//! partitions.
+
+use std::cell::Cell;
+
+use mainstem_coordinator::group::{
+    ConsumerHeartbeat, ConsumerHeartbeatResult, OwnedTopic, Refusal, Response, Topic, Topics,
+};
+use mainstem_kafka::api::consumer_group_heartbeat::{
+    Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
+};
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_runtime::Io;
+use mainstem_security::Action;
+
+use crate::catalogue::{self, Catalogue};
+use crate::pending::AfterGroupReply;
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// Last version in which the coordinator chooses the identifier of a new member (KIP-1082).
+const MEMBER_ID_CHOSEN: i16 = 0;
+/// Topics looked at, and members and partitions of a new assignment, for one unit of work.
+const ITEMS_PER_UNIT: usize = 2;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    mut request: ConsumerGroupHeartbeatRequest,
+) {
+    if let Err(code) = check(&call, &request) {
+        let error = ConsumerGroupHeartbeatResponse { error_code: code as i16, ..Default::default() };
+        return shard.reply::<ConsumerGroupHeartbeatRequest>(io, &call, &error);
+    }
+    if call.version <= MEMBER_ID_CHOSEN && request.member_id.is_empty() && request.member_epoch == 0 {
+        request.member_id = new_member_id(io);
+    }
+    let client_id = call.client_id.clone();
+    // Java writes an address without a host name with a leading slash.
+    let client_host = call.peer.map_or_else(String::new, |peer| format!("/{peer}"));
+    let heartbeat = ConsumerHeartbeat {
+        group_id: &request.group_id,
+        member_id: &request.member_id,
+        member_epoch: request.member_epoch,
+        instance_id: request.instance_id.as_deref(),
+        rack_id: request.rack_id.as_deref(),
+        rebalance_timeout_ms: request.rebalance_timeout_ms,
+        topic_names: request
+            .subscribed_topic_names
+            .as_ref()
+            .map(|names| names.iter().map(|name| &**name).collect()),
+        topic_regex: request.subscribed_topic_regex.as_deref(),
+        assignor: request.server_assignor.as_deref(),
+        owned: request.topic_partitions.as_ref().map(|topics| topics.iter().map(owned_topic).collect()),
+        client_id: &client_id,
+        client_host: &client_host,
+    };
+    let catalogue = shard.env.catalogue().clone();
+    let topics = VisibleTopics { catalogue: &catalogue, call: &call, looked_at: Cell::new(0) };
+    let mut assigned = 0;
+    shard.call_groups(
+        io,
+        |groups, now_ms, caller| {
+            groups.handle_consumer_heartbeat(now_ms, &heartbeat, &topics, caller);
+            assigned = groups.take_assigned();
+        },
+        AfterGroupReply::ConsumerGroupHeartbeat(call.clone()),
+    );
+    io.charge(u32::try_from((topics.looked_at.get() + assigned) / ITEMS_PER_UNIT).unwrap_or(u32::MAX));
+}
+
+fn check(call: &RequestContext, request: &ConsumerGroupHeartbeatRequest) -> Result<(), ErrorCode> {
+    call.check_group(Action::Group, &request.group_id)?;
+    let names = request.subscribed_topic_names.iter().flatten();
+    let is_denied = |name: &String| !name.is_empty() && call.check_topic(Action::Describe, name).is_err();
+    if names.into_iter().any(is_denied) { Err(ErrorCode::TopicAuthorizationFailed) } else { Ok(()) }
+}
+
+fn owned_topic(topic: &TopicPartitions) -> OwnedTopic<'_> {
+    OwnedTopic { topic_id: topic.topic_id.0, partitions: &topic.partitions }
+}
+
+/// A random identifier, as clients choose them: a UUID in Kafka's encoding.
+fn new_member_id(io: &mut Io<'_, Mail>) -> String {
+    let random = u128::from(io.random()) << 64 | u128::from(io.random());
+    Uuid(random.to_be_bytes()).to_string()
+}
+
+/// The topics that a member may know of.
+struct VisibleTopics<'a> {
+    catalogue: &'a Catalogue,
+    call: &'a RequestContext,
+    /// Number of topics that were looked at.
+    looked_at: Cell<usize>,
+}
+
+impl VisibleTopics<'_> {
+    fn look_at(&self, topic: &catalogue::Topic) -> Topic {
+        self.looked_at.set(self.looked_at.get() + 1);
+        Topic { id: topic.id.0, partitions: topic.partitions() }
+    }
+}
+
+impl Topics for VisibleTopics<'_> {
+    fn version(&self) -> u64 {
+        self.catalogue.version
+    }
+
+    fn topic(&self, name: &str) -> Option<Topic> {
+        self.catalogue.topic(name).map(|topic| self.look_at(topic))
+    }
+
+    fn for_each(&self, visit: &mut dyn FnMut(&str, Topic)) {
+        for (name, topic) in self.catalogue.by_name.iter() {
+            let seen = self.look_at(topic);
+            if self.call.may_topic(Action::Describe, name) {
+                visit(name, seen);
+            }
+        }
+    }
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::ConsumerHeartbeat(answer) = answer {
+        shard.reply::<ConsumerGroupHeartbeatRequest>(io, call, &response(answer));
+    }
+}
+
+fn response(answer: Result<ConsumerHeartbeatResult, Refusal>) -> ConsumerGroupHeartbeatResponse {
+    let result = match answer {
+        Ok(result) => result,
+        Err(refusal) => {
+            return ConsumerGroupHeartbeatResponse {
+                error_code: refusal.error.code(),
+                error_message: Some(refusal.message.into()),
+                ..ConsumerGroupHeartbeatResponse::default()
+            };
+        }
+    };
+    let topic = |topic: mainstem_coordinator::group::TopicPartitions| TopicPartitions {
+        topic_id: Uuid(topic.topic_id),
+        partitions: topic.partitions,
+    };
+    ConsumerGroupHeartbeatResponse {
+        member_id: Some(result.member_id),
+        member_epoch: result.member_epoch,
+        heartbeat_interval_ms: i32::try_from(result.heartbeat_interval_ms).unwrap_or(i32::MAX),
+        assignment: result
+            .assignment
+            .map(|topics| Assignment { topic_partitions: topics.into_iter().map(topic).collect() }),
+        ..ConsumerGroupHeartbeatResponse::default()
+    }
+}

@@ -148,7 +148,7 @@ impl Groups {
     }
 
     /// JoinGroup. Answered once all members have joined, or the ones that have not are removed.
-    pub fn handle_join(&mut self, now_ms: u64, request: &JoinGroup<'_>, caller: Caller) {
+    pub fn handle_join(&mut self, now_ms: u64, request: &JoinGroup<'_>, topics: &dyn Topics, caller: Caller) {
         if let Err(error) = self.check_join(request) {
             let answer = JoinResponse { member_id: request.member_id.to_owned(), outcome: Err(error) };
             return self.effects.reply(caller, Response::Join(answer));
@@ -156,7 +156,7 @@ impl Groups {
         self.by_id
             .entry(request.group_id.into())
             .or_insert_with_key(|group_id| Group::new(group_id.clone(), now_ms));
-        self.with_group(now_ms, request.group_id, |context| context.join(request, caller));
+        self.with_group(now_ms, request.group_id, |context| context.join(request, topics, caller));
     }
 
     fn check_join(&self, request: &JoinGroup<'_>) -> Result<(), Error> {
@@ -184,10 +184,10 @@ impl Groups {
     }
 
     /// SyncGroup. Answered once the leader has assigned and the assignment is durable.
-    pub fn handle_sync(&mut self, now_ms: u64, request: &SyncGroup<'_>, caller: Caller) {
+    pub fn handle_sync(&mut self, now_ms: u64, request: &SyncGroup<'_>, topics: &dyn Topics, caller: Caller) {
         let checked = check_group_id(request.group_id);
         let handled = checked.and_then(|()| {
-            self.with_group(now_ms, request.group_id, |context| context.sync(request, caller))
+            self.with_group(now_ms, request.group_id, |context| context.sync(request, topics, caller))
                 .ok_or(Error::UnknownMemberId)
         });
         if let Err(error) = handled {

@@ -79,7 +79,7 @@ pub(crate) const KEYS: &[BrokerKey] = &[
     key(
         "group.consumer.migration.policy",
         Kind::Text,
-        |_| "disabled".into(),
+        |_| "bidirectional".into(),
         "Whether a group with members can change between the classic and the consumer protocol.",
     ),
     key(

@@ -87,6 +87,7 @@
 //! | `queue_admin.rs` | creating, configuring and deleting queues, as topics |
 //! | `queue_rights.rs` | rights on queues that requests for topics need |
 //! | `queue_settings.rs`, `dead_letters.rs` | settings of queues as those of topics; valid dead-letter queues |
+//! | `visible_topics.rs` | the catalogue as the groups see it in a request |
 //! | `log_throttle.rs` | limits log lines about client errors |
 
 mod acl;
@@ -159,6 +160,7 @@ mod topics_left;
 mod transactions;
 mod txn_verification;
 mod unverified_batches;
+mod visible_topics;
 mod work_slices;
 
 pub use binding_registry::{BoundTopic, Source};

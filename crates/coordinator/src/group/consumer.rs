@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `heartbeat`, `leave` | the steps of a heartbeat |
 //! | `reconcile` | one step of a member toward its target |
+//! | `classic`, `migrate` | members of the classic protocol, and the change between the protocols |
 //! | `subscription` | subscriptions, and the topics that they select |
 //! | `assignor`, `partitions` | the computation of targets |
 //! | `member` | one member |
@@ -22,10 +23,12 @@
 //! | `records` | encoding of groups and members |
 
 mod assignor;
+mod classic;
 mod describe;
 mod heartbeat;
 mod leave;
 mod member;
+mod migrate;
 mod partitions;
 mod reconcile;
 mod records;
@@ -44,6 +47,7 @@ pub use response::{
 pub use subscription::{Topic, Topics};
 
 use super::state::State;
+use crate::Record;
 use assignor::{Assignor, Subscriber, assign};
 pub(super) use member::ConsumerMember;
 pub(super) use records::{read_group, read_member};
@@ -76,6 +80,8 @@ pub(super) struct ConsumerGroup {
     epoch_topics_hash: u64,
     /// Version of the topics that the subscriptions were resolved with; `None` after a restart.
     topics_version: Option<u64>,
+    /// Number of members that use the consumer protocol themselves.
+    consumers: usize,
     /// Number of members that prefer each assignor.
     votes: BTreeMap<Assignor, usize>,
     /// Memory charged to the members, and to what they have subscribed to.
@@ -91,6 +97,8 @@ pub(super) struct ConsumerGroup {
 struct Unsaved {
     is_group: bool,
     members: BTreeSet<Arc<str>>,
+    /// Tombstones of what the group was before.
+    tombstones: Vec<Record>,
     /// Number of failed writes of all groups when everything was last handed out.
     failed_writes: u64,
     /// Whether the log has a record of the group.
@@ -164,6 +172,7 @@ impl ConsumerGroup {
         }
         let _before = self.take(&member.id);
         self.member_bytes += member.bytes();
+        self.consumers += usize::from(member.classic.is_none());
         if let Some(assignor) = member.assignor {
             *self.votes.entry(assignor).or_default() += 1;
         }
@@ -185,6 +194,7 @@ impl ConsumerGroup {
     fn take(&mut self, id: &str) -> Option<ConsumerMember> {
         let member = self.members.remove(id)?;
         self.member_bytes -= member.bytes();
+        self.consumers -= usize::from(member.classic.is_none());
         if let Some(instance_id) = &member.instance_id {
             self.instances.remove(instance_id);
         }
@@ -284,6 +294,7 @@ impl ConsumerGroup {
         self.subscriptions.clear();
         self.votes.clear();
         self.member_bytes = 0;
+        self.consumers = 0;
         // If a write failed before the crash, an older record of a member may claim what a newer one has got.
         members.sort_by_key(|member| std::cmp::Reverse(member.epoch));
         let since_ms = self.since_ms;

@@ -13,11 +13,11 @@ use super::offsets::Offsets;
 use super::rebalance_state::RebalanceState;
 use super::request::JoinGroup;
 use super::state::State;
-use super::subscription;
-use crate::Caller;
+use super::{records, subscription};
+use crate::{Caller, Record};
 
 /// Protocol type whose member metadata contains topic subscriptions.
-const CONSUMER: &str = "consumer";
+pub(super) const CONSUMER: &str = "consumer";
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -136,18 +136,36 @@ impl Group {
         self.consumer.as_deref_mut()
     }
 
-    /// Changes to the consumer protocol, which [`Self::end_classic`] completes. The group has no members.
+    /// Changes to the consumer protocol, which [`Self::end_classic`] completes.
     pub(super) fn begin_consumer(&mut self, consumer: ConsumerGroup) {
-        debug_assert!(self.members.is_empty(), "members of the classic protocol");
         self.consumer = Some(Box::new(consumer));
     }
 
-    /// Forgets what the group was in the classic protocol. Returns whether the log has a record of that.
-    pub(super) fn end_classic(&mut self) -> bool {
+    /// Forgets what the group was in the classic protocol.
+    pub(super) fn end_classic(&mut self) {
         let (offsets, consumer) = (std::mem::take(&mut self.offsets), self.consumer.take());
-        let is_persisted = self.is_persisted;
         *self = Self { offsets, consumer, ..Self::new(self.id.clone(), 0) };
-        is_persisted
+    }
+
+    /// Takes over the members of a group of the consumer protocol, as a stable group.
+    pub(super) fn adopt(&mut self, members: Vec<Member>, generation: i32, now_ms: u64) {
+        for member in members {
+            self.add(member, CONSUMER);
+        }
+        self.generation = generation;
+        self.protocol = self.select_protocol();
+        self.update_subscriptions();
+        self.phase = Phase { state: State::Stable, previous: State::Stable, since_ms: now_ms };
+    }
+
+    /// Record of the group as if it was one generation ahead.
+    pub(super) fn record_of_next_generation(&mut self) -> Record {
+        let generation = self.generation;
+        self.begin_generation();
+        let record = records::group(self);
+        self.generation = generation;
+        self.is_persisted = true;
+        record
     }
 
     /// Puts back what was taken to replay a record.
@@ -209,6 +227,11 @@ impl Group {
     /// Whether the log has a record of the group, or needs one when the group becomes empty.
     pub(super) fn needs_record(&self) -> bool {
         self.is_persisted || !self.offsets.is_empty()
+    }
+
+    /// Whether the log has a record of the group as one of the classic protocol.
+    pub(super) fn is_persisted(&self) -> bool {
+        self.is_persisted
     }
 
     pub(super) fn set_persisted(&mut self) {

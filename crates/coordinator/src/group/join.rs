@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::consumer::Topics;
 use super::context::GroupContext;
 use super::member::{self, Member};
 use super::request::JoinGroup;
@@ -19,13 +20,13 @@ use crate::{Caller, Error};
 const PREFIX_MAX_BYTES: usize = 255;
 
 impl GroupContext<'_> {
-    pub(super) fn join(&mut self, request: &JoinGroup<'_>, caller: Caller) {
+    pub(super) fn join(&mut self, request: &JoinGroup<'_>, topics: &dyn Topics, caller: Caller) {
         let member_id = request.member_id;
         if self.group.state() == State::Empty {
             self.leave_consumer_protocol();
         }
         if self.group.consumer().is_some() {
-            return self.reject_join(caller, member_id, Error::InconsistentGroupProtocol);
+            return self.join_consumer_group(request, topics, caller);
         }
         if !self.is_within_size_limit(member_id) {
             self.remove_pending(member_id);
@@ -209,7 +210,7 @@ impl GroupContext<'_> {
 }
 
 /// Instance id or client id, followed by a random UUID.
-fn new_member_id(request: &JoinGroup<'_>) -> Arc<str> {
+pub(super) fn new_member_id(request: &JoinGroup<'_>) -> Arc<str> {
     let name = request.instance_id.unwrap_or(request.client_id);
     let prefix = &name[..name.floor_char_boundary(PREFIX_MAX_BYTES)];
     let hex = format!("{:032x}", request.random);

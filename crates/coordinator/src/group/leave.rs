@@ -12,6 +12,9 @@ use crate::{Caller, Error};
 
 impl GroupContext<'_> {
     pub(super) fn heartbeat(&mut self, request: &Heartbeat<'_>) -> Result<(), Error> {
+        if self.group.consumer().is_some() {
+            return self.heartbeat_of_classic(request);
+        }
         self.check_member(request.member_id, request.instance_id)?;
         if request.generation != self.group.generation() {
             return Err(Error::IllegalGeneration);

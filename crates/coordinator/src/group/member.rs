@@ -99,7 +99,7 @@ impl Member {
     }
 }
 
-fn protocol_bytes(protocol: &Protocol) -> usize {
+pub(super) fn protocol_bytes(protocol: &Protocol) -> usize {
     const FIXED: usize = 64;
     FIXED + protocol.name.len() + protocol.metadata.len()
 }
@@ -109,7 +109,7 @@ pub(super) fn bytes_of(request: &JoinGroup<'_>) -> usize {
     request.protocols.iter().map(|(name, metadata)| name.len() + metadata.len()).sum()
 }
 
-fn protocols_of(request: &JoinGroup<'_>) -> Vec<Protocol> {
+pub(super) fn protocols_of(request: &JoinGroup<'_>) -> Vec<Protocol> {
     let mut protocols: Vec<Protocol> = Vec::with_capacity(request.protocols.len());
     for &(name, metadata) in &request.protocols {
         if protocols.iter().all(|known| &*known.name != name) {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::consumer::Topics;
 use super::context::GroupContext;
 use super::request::SyncGroup;
 use super::response::{Response, SyncResult};
@@ -12,7 +13,10 @@ use super::state::State;
 use crate::{Caller, Error};
 
 impl GroupContext<'_> {
-    pub(super) fn sync(&mut self, request: &SyncGroup<'_>, caller: Caller) {
+    pub(super) fn sync(&mut self, request: &SyncGroup<'_>, topics: &dyn Topics, caller: Caller) {
+        if self.group.consumer().is_some() {
+            return self.sync_consumer_group(request, topics, caller);
+        }
         if let Err(error) = self.check_sync(request) {
             return self.effects.reply(caller, Response::Sync(Err(error)));
         }

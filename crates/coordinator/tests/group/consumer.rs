@@ -73,6 +73,10 @@ impl Topics for TopicTable {
         self.topics.get(name).copied()
     }
 
+    fn name(&self, id: &[u8; 16]) -> Option<String> {
+        self.topics.iter().find(|(_, topic)| topic.id == *id).map(|(name, _)| name.clone())
+    }
+
     fn for_each(&self, visit: &mut dyn FnMut(&str, Topic)) {
         for (name, topic) in &self.topics {
             self.looked_at.set(self.looked_at.get() + 1);
@@ -166,7 +170,12 @@ impl Consumer {
         }
     }
 
-    fn leave(&mut self, harness: &mut Harness, topics: &TopicTable, epoch: i32) -> Result<(), Refusal> {
+    pub(crate) fn leave(
+        &self,
+        harness: &mut Harness,
+        topics: &TopicTable,
+        epoch: i32,
+    ) -> Result<(), Refusal> {
         let request = ConsumerHeartbeat {
             member_id: &self.id,
             member_epoch: epoch,
@@ -175,7 +184,6 @@ impl Consumer {
         };
         let result = beat(harness, topics, &request)?;
         assert_eq!((result.member_epoch, result.assignment), (epoch, None));
-        self.owned.clear();
         Ok(())
     }
 
@@ -509,7 +517,7 @@ fn a_failed_write_is_repeated_with_the_next_one() {
 }
 
 #[test]
-fn the_protocol_of_a_group_changes_only_without_members() {
+fn members_that_are_no_consumers_keep_their_protocol() {
     let (mut harness, topics) = setup();
     let mut consumer = Consumer::of("1", &["a"]);
     let classic = harness.stable(1);

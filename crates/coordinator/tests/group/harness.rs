@@ -9,6 +9,8 @@ use mainstem_coordinator::group::{
 };
 use mainstem_coordinator::{Caller, Error, Record};
 
+use crate::consumer::TopicTable;
+
 pub(crate) const GROUP: &str = "group";
 pub(crate) const TOPIC: &str = "topic";
 pub(crate) const SESSION_MS: u64 = 10_000;
@@ -25,6 +27,8 @@ pub(crate) struct Harness {
     /// Rejected writes, oldest first; the groups have not been told yet.
     pub(crate) rejected: Vec<WriteId>,
     settings: Settings,
+    /// What members of the classic protocol may subscribe to.
+    pub(crate) topics: TopicTable,
 }
 
 impl Default for Harness {
@@ -44,6 +48,7 @@ impl Harness {
             log_rejects_writes: false,
             rejected: Vec::new(),
             settings,
+            topics: TopicTable::default(),
         };
         harness.groups.finish_restore(harness.now_ms);
         harness
@@ -142,7 +147,7 @@ impl Harness {
             can_skip_assignment: spec.can_skip_assignment,
             random: u128::from(self.callers),
         };
-        self.groups.handle_join(self.now_ms, &request, caller);
+        self.groups.handle_join(self.now_ms, &request, &self.topics, caller);
         caller
     }
 
@@ -176,7 +181,7 @@ impl Harness {
             protocol: Some(spec.protocols[0].0),
             assignments: assignments.iter().map(|(id, bytes)| (*id, bytes.as_bytes())).collect(),
         };
-        self.groups.handle_sync(self.now_ms, &request, caller);
+        self.groups.handle_sync(self.now_ms, &request, &self.topics, caller);
         caller
     }
 

@@ -158,11 +158,16 @@ fn rejects_invalid_session_timeouts_and_group_ids() {
         can_skip_assignment: true,
         random: 0,
     };
-    harness.groups.handle_join(harness.now_ms, &nameless, caller);
+    harness.groups.handle_join(harness.now_ms, &nameless, &harness.topics, caller);
     assert_eq!(harness.joined(caller).unwrap().outcome, Err(Error::InvalidGroupId));
     let long = "g".repeat(40_000);
     let caller = harness.caller();
-    harness.groups.handle_join(harness.now_ms, &JoinGroup { group_id: &long, ..nameless }, caller);
+    harness.groups.handle_join(
+        harness.now_ms,
+        &JoinGroup { group_id: &long, ..nameless },
+        &harness.topics,
+        caller,
+    );
     assert_eq!(harness.joined(caller).unwrap().outcome, Err(Error::InvalidGroupId));
 }
 

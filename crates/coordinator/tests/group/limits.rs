@@ -105,7 +105,7 @@ fn long_client_id_is_truncated_in_the_member_id() {
         can_skip_assignment: true,
         random: u128::MAX,
     };
-    harness.groups.handle_join(harness.now_ms, &request, caller);
+    harness.groups.handle_join(harness.now_ms, &request, &harness.topics, caller);
     let id = harness.joined(caller).unwrap().member_id;
     assert!(id.ends_with("ü-ffffffff-ffff-ffff-ffff-ffffffffffff"), "{id}");
     assert!(id.len() < 300);

@@ -6,6 +6,7 @@ mod format;
 mod harness;
 mod join;
 mod limits;
+mod migration;
 mod model;
 mod offsets;
 mod rebalance;

@@ -14,7 +14,8 @@ use crate::handlers::describe_groups::OPERATIONS;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
-/// Type of a member that uses the consumer protocol; those of the classic one are in groups of their own.
+/// Type of a member by its protocol.
+const CLASSIC_MEMBER: i8 = 0;
 const CONSUMER_MEMBER: i8 = 1;
 
 pub(crate) fn handle(
@@ -70,7 +71,7 @@ fn existing_group(
         subscribed_topic_regex: member.topic_regex,
         assignment: assignment(member.assignment, catalogue, call),
         target_assignment: assignment(member.target, catalogue, call),
-        member_type: CONSUMER_MEMBER,
+        member_type: if member.is_classic { CLASSIC_MEMBER } else { CONSUMER_MEMBER },
     };
     DescribedGroup {
         group_state: group.state.name().into(),

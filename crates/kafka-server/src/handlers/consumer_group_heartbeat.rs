@@ -1,10 +1,8 @@
 //! `ConsumerGroupHeartbeat`, versions 0 to 1: the consumer protocol of KIP-848, in which the coordinator assigns
 //! partitions.
 
-use std::cell::Cell;
-
 use mainstem_coordinator::group::{
-    ConsumerHeartbeat, ConsumerHeartbeatResult, OwnedTopic, Refusal, Response, Topic, Topics,
+    ConsumerHeartbeat, ConsumerHeartbeatResult, OwnedTopic, Refusal, Response,
 };
 use mainstem_kafka::api::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
@@ -13,10 +11,10 @@ use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_runtime::Io;
 use mainstem_security::Action;
 
-use crate::catalogue::{self, Catalogue};
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::visible_topics::VisibleTopics;
 
 /// Last version in which the coordinator chooses the identifier of a new member (KIP-1082).
 const MEMBER_ID_CHOSEN: i16 = 0;
@@ -57,7 +55,7 @@ pub(crate) fn handle(
         client_host: &client_host,
     };
     let catalogue = shard.env.catalogue().clone();
-    let topics = VisibleTopics { catalogue: &catalogue, call: &call, looked_at: Cell::new(0) };
+    let topics = VisibleTopics::new(&catalogue, &call);
     let mut assigned = 0;
     shard.call_groups(
         io,
@@ -67,7 +65,7 @@ pub(crate) fn handle(
         },
         AfterGroupReply::ConsumerGroupHeartbeat(call.clone()),
     );
-    io.charge(u32::try_from((topics.looked_at.get() + assigned) / ITEMS_PER_UNIT).unwrap_or(u32::MAX));
+    io.charge(u32::try_from((topics.looked_at() + assigned) / ITEMS_PER_UNIT).unwrap_or(u32::MAX));
 }
 
 fn check(call: &RequestContext, request: &ConsumerGroupHeartbeatRequest) -> Result<(), ErrorCode> {
@@ -85,40 +83,6 @@ fn owned_topic(topic: &TopicPartitions) -> OwnedTopic<'_> {
 fn new_member_id(io: &mut Io<'_, Mail>) -> String {
     let random = u128::from(io.random()) << 64 | u128::from(io.random());
     Uuid(random.to_be_bytes()).to_string()
-}
-
-/// The topics that a member may know of.
-struct VisibleTopics<'a> {
-    catalogue: &'a Catalogue,
-    call: &'a RequestContext,
-    /// Number of topics that were looked at.
-    looked_at: Cell<usize>,
-}
-
-impl VisibleTopics<'_> {
-    fn look_at(&self, topic: &catalogue::Topic) -> Topic {
-        self.looked_at.set(self.looked_at.get() + 1);
-        Topic { id: topic.id.0, partitions: topic.partitions() }
-    }
-}
-
-impl Topics for VisibleTopics<'_> {
-    fn version(&self) -> u64 {
-        self.catalogue.version
-    }
-
-    fn topic(&self, name: &str) -> Option<Topic> {
-        self.catalogue.topic(name).map(|topic| self.look_at(topic))
-    }
-
-    fn for_each(&self, visit: &mut dyn FnMut(&str, Topic)) {
-        for (name, topic) in self.catalogue.by_name.iter() {
-            let seen = self.look_at(topic);
-            if self.call.may_topic(Action::Describe, name) {
-                visit(name, seen);
-            }
-        }
-    }
 }
 
 /// Answers with what the groups have answered.

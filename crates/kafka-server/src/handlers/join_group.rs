@@ -8,6 +8,7 @@ use mainstem_security::Action;
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::visible_topics::VisibleTopics;
 
 /// First version with a rebalance timeout apart from the session timeout (KIP-62).
 const REBALANCE_TIMEOUT: i16 = 1;
@@ -57,10 +58,12 @@ pub(crate) fn handle(
         can_skip_assignment: call.version >= SKIP_ASSIGNMENT,
         random,
     };
+    let catalogue = shard.env.catalogue().clone();
+    let topics = VisibleTopics::new(&catalogue, &call);
     shard.call_groups(
         io,
-        |groups, now_ms, caller| groups.handle_join(now_ms, &join, caller),
-        AfterGroupReply::JoinGroup(call),
+        |groups, now_ms, caller| groups.handle_join(now_ms, &join, &topics, caller),
+        AfterGroupReply::JoinGroup(call.clone()),
     );
 }
 

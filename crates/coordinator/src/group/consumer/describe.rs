@@ -41,5 +41,6 @@ fn describe(member: &ConsumerMember) -> DescribedConsumerMember {
         topic_regex: member.subscription.regex.as_deref().map(str::to_owned),
         assignment: by_topic(&member.assigned),
         target: by_topic(&member.target),
+        is_classic: member.classic.is_some(),
     }
 }

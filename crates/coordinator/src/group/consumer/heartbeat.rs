@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::ConsumerGroup;
-use super::member::{ConsumerMember, LEFT_STATIC, Progress};
+use super::member::{ClassicMember, ConsumerMember, LEFT_STATIC, Progress};
 use super::request::{ConsumerHeartbeat, JOINING, LEAVING};
 use super::response::{ConsumerHeartbeatResult, Refusal, by_topic};
 use super::subscription::{Resolved, Subscription, Topics, compile};
@@ -14,9 +14,7 @@ use super::{PARTITION_BYTES, records};
 use crate::group::Groups;
 use crate::group::consumer_group::Group;
 use crate::group::context::GroupContext;
-use crate::group::records as classic_records;
 use crate::group::response::Response;
-use crate::group::state::State;
 use crate::group::timers::TimerKind;
 use crate::{Caller, Error};
 
@@ -26,6 +24,16 @@ const SELECTED_MAX: usize = 200_000;
 
 /// A subscription, and what it selects if no member has had it before.
 type NewSubscription = (Arc<Subscription>, Option<Resolved>);
+
+/// A member that was admitted.
+pub(super) struct Following<'a> {
+    /// Whether it joins, or begins again.
+    pub(super) is_new: bool,
+    /// The static member whose place it takes.
+    pub(super) replaced: Option<&'a str>,
+    /// Set if it uses the classic protocol.
+    pub(super) classic: Option<ClassicMember>,
+}
 
 impl Groups {
     /// ConsumerGroupHeartbeat. Answered once what it changes is durable.
@@ -51,7 +59,7 @@ impl Groups {
         }
     }
 
-    /// Creates the group if a member joins. Checks that the group uses the consumer protocol, or has no members.
+    /// Creates the group if a member joins.
     fn prepare_consumer_group(
         &mut self,
         now_ms: u64,
@@ -65,39 +73,36 @@ impl Groups {
         if request.member_epoch != JOINING {
             return not_found("There is no such consumer group.");
         }
-        match group {
-            None => {
-                let full = Refusal { error: Error::PolicyViolation, message: "There are too many groups." };
-                self.check_group_limit().map_err(|_| full)?;
-                let group_id: Arc<str> = request.group_id.into();
-                self.by_id.insert(group_id.clone(), Group::new(group_id, now_ms));
-            }
-            Some(group) if group.state() == State::Empty && group.pending_count() == 0 => {}
-            Some(_) => return not_found("The group has members of the classic protocol."),
+        if group.is_none() {
+            let full = Refusal { error: Error::PolicyViolation, message: "There are too many groups." };
+            self.check_group_limit().map_err(|_| full)?;
+            let group_id: Arc<str> = request.group_id.into();
+            self.by_id.insert(group_id.clone(), Group::new(group_id, now_ms));
         }
         Ok(())
     }
 }
 
 impl GroupContext<'_> {
-    /// Handles a heartbeat. A group without members becomes one of the consumer protocol, unless the first is refused.
+    /// Handles a heartbeat. A group of the classic protocol changes over, unless the first one is refused.
     fn consumer_heartbeat(
         &mut self,
         request: &ConsumerHeartbeat<'_>,
         topics: &dyn Topics,
     ) -> Result<(ConsumerHeartbeatResult, bool), Refusal> {
-        if self.group.consumer().is_some() {
-            return self.beat(request, topics);
+        if self.group.consumer().is_none() {
+            let consumer = self.upgraded(topics)?;
+            self.group.begin_consumer(consumer);
+            let outcome = self.beat(request, topics);
+            if outcome.is_err() {
+                self.group.take_consumer();
+            } else {
+                self.end_classic();
+            }
+            return outcome;
         }
-        let failed_writes = self.effects.changes.failed_writes();
-        self.group.begin_consumer(ConsumerGroup::new(self.now_ms, failed_writes));
         let outcome = self.beat(request, topics);
-        if outcome.is_err() {
-            self.group.take_consumer();
-        } else if self.group.end_classic() {
-            let tombstone = classic_records::group_tombstone(self.group.id());
-            self.effects.persist(vec![tombstone]);
-        }
+        self.downgrade_without_consumers();
         outcome
     }
 
@@ -119,10 +124,29 @@ impl GroupContext<'_> {
         }
         let Some(consumer) = self.group.consumer() else { return Err(unknown_member()) };
         let replaced = consumer.admit(request, self.settings.members_max)?;
-        let subscription = self.new_subscription(request, replaced.as_deref(), topics)?;
-        self.clear_timers_of(replaced.as_deref());
+        let is_new = request.member_epoch == JOINING;
+        let following = Following { is_new, replaced: replaced.as_deref(), classic: None };
+        let has_changed = self.follow(request, following, topics)?;
+        let heartbeat_interval_ms = self.settings.consumer_heartbeat_interval_ms;
+        let Some(consumer) = self.group.consumer() else { return Err(unknown_member()) };
+        let result = consumer.result(request, has_changed, heartbeat_interval_ms);
+        let is_unsaved = self.persist_consumer_group();
+        Ok((result, is_unsaved))
+    }
+
+    /// Takes over what a member that was admitted says, and takes a step with it. Returns whether its assignment has
+    /// changed.
+    pub(super) fn follow(
+        &mut self,
+        request: &ConsumerHeartbeat<'_>,
+        following: Following<'_>,
+        topics: &dyn Topics,
+    ) -> Result<bool, Refusal> {
+        let subscription = self.new_subscription(request, following.replaced, topics)?;
+        self.clear_timers_of(following.replaced);
+        let is_classic = following.classic.is_some();
         let Some(consumer) = self.group.consumer_mut() else { return Err(unknown_member()) };
-        consumer.update_member(self.now_ms, request, replaced.as_deref());
+        consumer.update_member(self.now_ms, request, following);
         let is_subscription_new = subscription.is_some();
         if let Some((subscription, resolved)) = subscription {
             consumer.subscribe(self.now_ms, request.member_id, subscription, resolved);
@@ -130,11 +154,22 @@ impl GroupContext<'_> {
         consumer.refresh_topics(topics);
         self.effects.assigned += consumer.update_target(is_subscription_new);
         let has_changed = consumer.reconcile(request.member_id, request);
-        let result = consumer.result(request, has_changed, self.settings.consumer_heartbeat_interval_ms);
-        self.set_session_deadline(request.member_id, u64::from(self.settings.consumer_session_timeout_ms));
-        self.set_revocation_timer(request.member_id);
-        let is_unsaved = self.persist_consumer_group();
-        Ok((result, is_unsaved))
+        let member = consumer.member(request.member_id);
+        let is_revoking = member.is_some_and(|member| member.progress == Progress::Revoking);
+        self.renew_consumer_session(request.member_id);
+        if is_classic {
+            // It has joined again, as it was told to.
+            self.set_revocation_timer(request.member_id, false);
+        }
+        self.set_revocation_timer(request.member_id, is_revoking);
+        Ok(has_changed)
+    }
+
+    /// Renews the session of a member.
+    fn renew_consumer_session(&mut self, id: &str) {
+        let Some(member) = self.group.consumer().and_then(|consumer| consumer.member(id)) else { return };
+        let timeout_ms = member.session_timeout_ms(self.settings.consumer_session_timeout_ms);
+        self.set_session_deadline(id, timeout_ms);
     }
 
     /// The subscription of the member after this request, if it is a new one, and what it selects, if no other member
@@ -202,8 +237,10 @@ impl GroupContext<'_> {
     pub(in crate::group) fn resume_consumer_group(&mut self) {
         let Some(consumer) = self.group.consumer() else { return };
         for id in consumer.member_ids() {
-            self.set_session_deadline(&id, u64::from(self.settings.consumer_session_timeout_ms));
-            self.set_revocation_timer(&id);
+            self.renew_consumer_session(&id);
+            let member = self.group.consumer().and_then(|consumer| consumer.member(&id));
+            let is_revoking = member.is_some_and(|member| member.progress == Progress::Revoking);
+            self.set_revocation_timer(&id, is_revoking);
         }
     }
 
@@ -214,15 +251,16 @@ impl GroupContext<'_> {
             consumer.remove(self.now_ms, id);
         }
         self.persist_consumer_group();
+        self.downgrade_without_consumers();
     }
 
-    /// A member has been asked to give up partitions, or has done so: sets or clears its timer.
-    pub(in crate::group) fn set_revocation_timer(&mut self, id: &str) {
+    /// A member has been asked to give up partitions or to join again, or has done so: sets or clears its timer.
+    pub(super) fn set_revocation_timer(&mut self, id: &str, is_awaited: bool) {
         let Some(member) = self.group.consumer_mut().and_then(|consumer| consumer.member_mut(id)) else {
             return;
         };
         let timeout_ms = u64::from(member.rebalance_timeout_ms);
-        match (member.progress == Progress::Revoking, member.revocation_deadline_ms) {
+        match (is_awaited, member.revocation_deadline_ms) {
             (true, None) => {
                 let deadline_ms = self.now_ms.saturating_add(timeout_ms);
                 member.revocation_deadline_ms = Some(deadline_ms);
@@ -277,8 +315,14 @@ impl ConsumerGroup {
         let holder = request.instance_id.and_then(|instance_id| self.instances.get(instance_id));
         match (holder, known) {
             (Some(holder), _) if **holder != *request.member_id && joins => {
-                let has_left = self.members.get(holder).is_some_and(|member| member.epoch == LEFT_STATIC);
-                if has_left && known.is_none() { Ok(Some(holder.clone())) } else { Err(unreleased()) }
+                // A client of the classic protocol does not leave when it changes over.
+                let yields =
+                    |member: &ConsumerMember| member.epoch == LEFT_STATIC || member.classic.is_some();
+                if self.members.get(holder).is_some_and(yields) && known.is_none() {
+                    Ok(Some(holder.clone()))
+                } else {
+                    Err(unreleased())
+                }
             }
             (Some(holder), _) if **holder != *request.member_id => Err(fenced_instance()),
             (None, Some(_)) if request.instance_id.is_some() && !joins => Err(unknown_member()),
@@ -294,13 +338,15 @@ impl ConsumerGroup {
     }
 
     /// Adds the member if it is new, and takes over what the request says about it.
-    fn update_member(&mut self, now_ms: u64, request: &ConsumerHeartbeat<'_>, replaced: Option<&str>) {
-        if request.member_epoch != JOINING {
-            let changed = self.members.get(request.member_id).filter(|member| member.is_changed_by(request));
-            if changed.is_some()
+    fn update_member(&mut self, now_ms: u64, request: &ConsumerHeartbeat<'_>, following: Following<'_>) {
+        let Following { is_new, replaced, classic } = following;
+        if !is_new {
+            let known = self.members.get(request.member_id);
+            if known.is_some_and(|member| classic.is_some() || member.is_changed_by(request))
                 && let Some(mut member) = self.take(request.member_id)
             {
                 member.update_from(request);
+                member.classic = classic.or(member.classic);
                 self.put(now_ms, member);
             }
             return;
@@ -323,6 +369,7 @@ impl ConsumerGroup {
         };
         member.instance_id = request.instance_id.map(Arc::from);
         member.update_from(request);
+        member.classic = classic;
         self.put(now_ms, member);
     }
 

@@ -28,7 +28,7 @@ impl GroupContext<'_> {
         }
         if request.member_epoch == LEFT_STATIC {
             consumer.step_aside(self.now_ms, request.member_id);
-            self.set_revocation_timer(request.member_id);
+            self.set_revocation_timer(request.member_id, false);
         } else {
             self.clear_timers_of(Some(request.member_id));
             if let Some(consumer) = self.group.consumer_mut() {
@@ -55,7 +55,11 @@ impl ConsumerGroup {
     /// Checks that a member is at an epoch.
     pub(in crate::group) fn check_epoch(&self, id: &str, epoch: i32) -> Result<(), Error> {
         let member = self.member(id).ok_or(Error::UnknownMemberId)?;
-        if member.epoch == epoch { Ok(()) } else { Err(Error::StaleMemberEpoch) }
+        match &member.classic {
+            _ if member.epoch == epoch => Ok(()),
+            Some(_) => Err(Error::IllegalGeneration),
+            None => Err(Error::StaleMemberEpoch),
+        }
     }
 
     /// The member that LeaveGroup names: an administrator removes it.

@@ -9,7 +9,7 @@ use super::assignor::Assignor;
 use super::partitions::{Partitions, TopicPartition};
 use super::request::ConsumerHeartbeat;
 use super::subscription::Subscription;
-use crate::group::member::Session;
+use crate::group::member::{Protocol, Session, protocol_bytes};
 
 /// Epoch of a static member that has left and may return.
 pub(super) const LEFT_STATIC: i32 = -2;
@@ -26,6 +26,14 @@ pub(super) enum Progress {
     Waiting,
 }
 
+/// What only a member of the classic protocol has.
+#[derive(Clone, Debug)]
+pub(super) struct ClassicMember {
+    pub(super) session_timeout_ms: u32,
+    /// In order of preference.
+    pub(super) protocols: Vec<Protocol>,
+}
+
 #[derive(Clone, Debug)]
 pub(in crate::group) struct ConsumerMember {
     pub(in crate::group) id: Arc<str>,
@@ -36,6 +44,8 @@ pub(in crate::group) struct ConsumerMember {
     pub(super) rebalance_timeout_ms: u32,
     pub(super) subscription: Arc<Subscription>,
     pub(super) assignor: Option<Assignor>,
+    /// Set if the client uses the classic protocol.
+    pub(super) classic: Option<ClassicMember>,
     pub(super) epoch: i32,
     /// The epoch before, which a member sends that has not received the response with the current one.
     pub(super) previous_epoch: i32,
@@ -60,6 +70,7 @@ impl ConsumerMember {
             rebalance_timeout_ms: 0,
             subscription: Arc::default(),
             assignor: None,
+            classic: None,
             epoch: 0,
             previous_epoch: 0,
             progress: Progress::Stable,
@@ -93,6 +104,16 @@ impl ConsumerMember {
         request.client_host.clone_into(&mut self.client_host);
     }
 
+    /// The protocol that the coordinator names to a member of the classic protocol.
+    pub(super) fn classic_protocol(&self) -> Option<&Protocol> {
+        self.classic.as_ref()?.protocols.first()
+    }
+
+    /// Session timeout, ms.
+    pub(super) fn session_timeout_ms(&self, default_ms: u32) -> u64 {
+        self.classic.as_ref().map_or(default_ms, |classic| classic.session_timeout_ms).into()
+    }
+
     /// Whether the member has what it shall have at an epoch.
     pub(super) fn has_reached(&self, epoch: i32) -> bool {
         self.progress == Progress::Stable && self.epoch == epoch
@@ -123,6 +144,7 @@ impl ConsumerMember {
         let optional = |text: Option<&str>| text.map_or(0, str::len);
         let names =
             2 * self.id.len() + optional(self.instance_id.as_deref()) + optional(self.rack_id.as_deref());
-        FIXED + names + self.client_id.len() + self.client_host.len()
+        let protocols = self.classic.iter().flat_map(|classic| &classic.protocols).map(protocol_bytes);
+        FIXED + names + self.client_id.len() + self.client_host.len() + protocols.sum::<usize>()
     }
 }

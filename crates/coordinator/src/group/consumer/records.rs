@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use super::assignor::Assignor;
-use super::member::{ConsumerMember, Progress};
+use super::member::{ClassicMember, ConsumerMember, Progress};
 use super::partitions::{Partitions, TopicId, TopicPartition};
 use super::subscription::Subscription;
 use super::{ConsumerGroup, Unsaved};
 use crate::Record;
 use crate::bytes::{Malformed, Reader, Writer};
-use crate::group::member::Session;
+use crate::group::member::{Protocol, Session};
 use crate::group::records::{CONSUMER_GROUP, CONSUMER_MEMBER, VERSION, versioned};
 
 /// The persisted part of a group, without its members.
@@ -34,9 +34,9 @@ impl ConsumerGroup {
             self.unsaved.is_group = true;
             self.unsaved.members.extend(self.members.keys().cloned());
         }
-        let Unsaved { is_group, members, .. } = &mut self.unsaved;
+        let Unsaved { is_group, members, tombstones, .. } = &mut self.unsaved;
         let changed = std::mem::take(members);
-        let mut records = Vec::with_capacity(changed.len() + 1);
+        let mut records = std::mem::take(tombstones);
         if std::mem::take(is_group) {
             self.unsaved.is_persisted = true;
             records.push(self.group_record(group_id));
@@ -47,6 +47,15 @@ impl ConsumerGroup {
         };
         records.extend(changed.into_iter().map(of_member));
         records
+    }
+
+    /// Returns the tombstones of the group and of all its members, and of what they were before.
+    pub(super) fn take_tombstones(&mut self, group_id: &str) -> Vec<Record> {
+        let mut tombstones = std::mem::take(&mut self.unsaved.tombstones);
+        let members = self.members.keys().chain(&self.unsaved.members);
+        tombstones.extend(members.map(|id| Record { key: member_key(group_id, id), value: None }));
+        tombstones.push(group_tombstone(group_id));
+        tombstones
     }
 
     fn group_record(&self, group_id: &str) -> Record {
@@ -145,7 +154,37 @@ fn member_value(member: &ConsumerMember) -> Vec<u8> {
     for partitions in [&member.assigned, &member.revoking, &member.target] {
         write_partitions(&mut value, partitions);
     }
+    write_classic(&mut value, member.classic.as_ref());
     value.0
+}
+
+/// The number of protocols, 0 for a member of the consumer protocol; the session timeout, and the protocols.
+fn write_classic(value: &mut Writer, classic: Option<&ClassicMember>) {
+    let Some(classic) = classic else {
+        value.number(0);
+        return;
+    };
+    value.number(classic.protocols.len() as u64).number(classic.session_timeout_ms.into());
+    for protocol in &classic.protocols {
+        value.text(&protocol.name).bytes(&protocol.metadata);
+    }
+}
+
+fn read_classic(reader: &mut Reader<'_>) -> Result<Option<ClassicMember>, Malformed> {
+    let count = reader.count()?;
+    if count == 0 {
+        return Ok(None);
+    }
+    let session_timeout_ms = read_timeout(reader)?;
+    let mut protocols = Vec::new();
+    for _ in 0..count {
+        protocols.push(Protocol { name: reader.text()?.into(), metadata: reader.bytes()?.to_vec() });
+    }
+    Ok(Some(ClassicMember { session_timeout_ms, protocols }))
+}
+
+fn read_timeout(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    u32::try_from(reader.number()?).map_err(|_| Malformed("a timeout exceeds 32 bits"))
 }
 
 fn write_partitions(value: &mut Writer, partitions: &Partitions) {
@@ -166,8 +205,7 @@ pub(in crate::group) fn read_member(id: &str, bytes: &[u8]) -> Result<ConsumerMe
     member.rack_id = reader.optional_text()?.map(str::to_owned);
     reader.text()?.clone_into(&mut member.client_id);
     reader.text()?.clone_into(&mut member.client_host);
-    member.rebalance_timeout_ms =
-        u32::try_from(reader.number()?).map_err(|_| Malformed("a timeout exceeds 32 bits"))?;
+    member.rebalance_timeout_ms = read_timeout(&mut reader)?;
     let mut subscription = Subscription::default();
     for _ in 0..reader.count()? {
         subscription.names.insert(reader.text()?.into());
@@ -186,6 +224,7 @@ pub(in crate::group) fn read_member(id: &str, bytes: &[u8]) -> Result<ConsumerMe
     member.assigned = read_partitions(&mut reader)?;
     member.revoking = read_partitions(&mut reader)?;
     member.target = read_partitions(&mut reader)?;
+    member.classic = read_classic(&mut reader)?;
     member.session = Session::default();
     reader.end()?;
     Ok(member)

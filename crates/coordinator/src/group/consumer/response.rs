@@ -73,6 +73,8 @@ pub struct DescribedConsumerMember {
     pub assignment: Vec<TopicPartitions>,
     /// The partitions that it shall have.
     pub target: Vec<TopicPartitions>,
+    /// Whether the client uses the classic protocol.
+    pub is_classic: bool,
 }
 
 /// Partitions by topic.

@@ -35,6 +35,9 @@ pub trait Topics {
     /// The topic of a name, if there is one.
     fn topic(&self, name: &str) -> Option<Topic>;
 
+    /// The name of a topic, if it exists.
+    fn name(&self, id: &TopicId) -> Option<String>;
+
     /// Calls `visit` with the name of each topic that the member who sends this heartbeat may know of.
     fn for_each(&self, visit: &mut dyn FnMut(&str, Topic));
 }

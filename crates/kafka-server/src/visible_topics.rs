@@ -1,0 +1,56 @@
+//! The catalogue as the groups see it in a request: what the sender may know of, and how much was looked at.
+
+use std::cell::Cell;
+
+use mainstem_coordinator::group::{Topic, Topics};
+use mainstem_security::Action;
+
+use crate::catalogue::{self, Catalogue, TopicId};
+use crate::shard_message::RequestContext;
+
+/// The topics that a member may know of.
+pub(crate) struct VisibleTopics<'a> {
+    catalogue: &'a Catalogue,
+    call: &'a RequestContext,
+    /// Number of topics that were looked at.
+    looked_at: Cell<usize>,
+}
+
+impl<'a> VisibleTopics<'a> {
+    pub(crate) fn new(catalogue: &'a Catalogue, call: &'a RequestContext) -> Self {
+        Self { catalogue, call, looked_at: Cell::new(0) }
+    }
+
+    /// Number of topics that were looked at.
+    pub(crate) fn looked_at(&self) -> usize {
+        self.looked_at.get()
+    }
+
+    fn look_at(&self, topic: &catalogue::Topic) -> Topic {
+        self.looked_at.set(self.looked_at.get() + 1);
+        Topic { id: topic.id.0, partitions: topic.partitions() }
+    }
+}
+
+impl Topics for VisibleTopics<'_> {
+    fn version(&self) -> u64 {
+        self.catalogue.version
+    }
+
+    fn topic(&self, name: &str) -> Option<Topic> {
+        self.catalogue.topic(name).map(|topic| self.look_at(topic))
+    }
+
+    fn name(&self, id: &[u8; 16]) -> Option<String> {
+        self.catalogue.topic_by_id(TopicId(*id)).map(|topic| topic.name.to_string())
+    }
+
+    fn for_each(&self, visit: &mut dyn FnMut(&str, Topic)) {
+        for (name, topic) in self.catalogue.by_name.iter() {
+            let seen = self.look_at(topic);
+            if self.call.may_topic(Action::Describe, name) {
+                visit(name, seen);
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@
 use mainstem_coordinator::group::{Groups, State};
 use mainstem_coordinator::{Error, Record};
 
+use crate::consumer::{Consumer, TopicTable};
 use crate::harness::{GROUP, Harness, static_member};
 
 /// Group `group`, generation 1 since 1,000,000 ms, with one static member, the leader.
@@ -58,10 +59,67 @@ fn reads_version_1_records() {
 #[test]
 fn rejects_unknown_kinds_and_versions() {
     for bad in [
-        record(b"\x04\x05group", GROUP_VALUE),
+        record(b"\x06\x05group", GROUP_VALUE),
         record(GROUP_KEY, b"\x02"),
         record(OFFSET_KEY, b"\x02\x0a\x01\x00\x00\x00\x00"),
     ] {
         assert!(Groups::default().restore(&bad).is_err(), "{bad:?}");
+    }
+}
+
+/// The group as one of the consumer protocol, in epoch 2 since 1,000,000 ms, and its fingerprint.
+const CONSUMER_GROUP_KEY: &[u8] = b"\x04\x05group";
+const CONSUMER_GROUP_VALUE: &[u8] = b"\x01\x04\x04\x02\xc0\x84\x3d";
+/// Its first member, which holds one partition and must give up another one.
+const MEMBER_KEY: &[u8] = b"\x05\x05group\x03one";
+const MEMBER_VALUE: &[u8] = b"\x01\x09instance\x00\x06client\x0a/127.0.0.1\xe0\xd4\x03\
+    \x01\x01a\x03b.\x02\x02\x00\x01\
+    \x01\x10\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x00\
+    \x01\x10\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x02\
+    \x01\x10\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01\x00\
+    \x00";
+
+#[test]
+fn records_of_the_consumer_protocol_match_the_documented_bytes() {
+    let topics = TopicTable::of(&[("a", 2)]);
+    let mut harness = Harness::default();
+    let mut one = Consumer {
+        instance_id: Some("instance".into()),
+        regex: Some("b.".into()),
+        assignor: Some("range".into()),
+        ..Consumer::of("one", &["a"])
+    };
+    one.join(&mut harness, &topics).unwrap();
+    Consumer::of("two", &["a"]).join(&mut harness, &topics).unwrap();
+    one.beat(&mut harness, &topics).unwrap();
+    let last = |key: &[u8]| {
+        let of_key = harness.log.iter().filter(|record| record.key == key);
+        of_key.last().and_then(|record| record.value.clone()).expect("a record")
+    };
+    let fingerprint = last(CONSUMER_GROUP_KEY).split_off(CONSUMER_GROUP_VALUE.len());
+    assert_eq!(last(CONSUMER_GROUP_KEY), [CONSUMER_GROUP_VALUE, &fingerprint].concat());
+    assert_eq!(last(MEMBER_KEY), MEMBER_VALUE);
+
+    let mut restored = Harness::default();
+    restored.groups.restore(&record(MEMBER_KEY, MEMBER_VALUE)).unwrap();
+    restored.groups.restore(&record(CONSUMER_GROUP_KEY, &last(CONSUMER_GROUP_KEY))).unwrap();
+    restored.groups.finish_restore(restored.now_ms);
+    let described = restored.groups.describe_consumer_group(GROUP).unwrap();
+    assert_eq!((described.epoch, described.assignor, described.members[0].epoch), (2, "range", 1));
+    assert_eq!(described.members[0].assignment, described.members[0].target);
+}
+
+/// A member of the classic protocol in such a group.
+#[test]
+fn reads_members_of_the_classic_protocol() {
+    let value = [&MEMBER_VALUE[..MEMBER_VALUE.len() - 1], b"\x01\x90\x4e\x05range\x02\x00\x01"].concat();
+    let mut harness = Harness::default();
+    harness.groups.restore(&record(CONSUMER_GROUP_KEY, &[CONSUMER_GROUP_VALUE, b"\x00"].concat())).unwrap();
+    harness.groups.restore(&record(MEMBER_KEY, &value)).unwrap();
+    harness.groups.finish_restore(harness.now_ms);
+    assert!(harness.groups.describe_consumer_group(GROUP).unwrap().members[0].is_classic);
+    for damaged in [b"\x01\x90\x4e\x05range".as_slice(), b"\x00\x00", b""] {
+        let value = [&MEMBER_VALUE[..MEMBER_VALUE.len() - 1], damaged].concat();
+        assert!(Groups::default().restore(&record(MEMBER_KEY, &value)).is_err(), "{damaged:?}");
     }
 }

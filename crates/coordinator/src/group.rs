@@ -120,6 +120,17 @@ impl Groups {
         std::mem::take(&mut self.effects.assigned)
     }
 
+    /// Looks up what the members are subscribed to, after a restart.
+    pub fn resolve_topics(&mut self, topics: &dyn Topics) {
+        for group in self.by_id.values_mut() {
+            let bytes_before = group.bytes();
+            if let Some(consumer) = group.consumer_mut() {
+                consumer.refresh_topics(topics);
+            }
+            self.bytes = self.bytes - bytes_before + group.bytes();
+        }
+    }
+
     /// Number of groups.
     pub fn len(&self) -> usize {
         self.by_id.len()
@@ -184,10 +195,10 @@ impl Groups {
     }
 
     /// SyncGroup. Answered once the leader has assigned and the assignment is durable.
-    pub fn handle_sync(&mut self, now_ms: u64, request: &SyncGroup<'_>, topics: &dyn Topics, caller: Caller) {
+    pub fn handle_sync(&mut self, now_ms: u64, request: &SyncGroup<'_>, caller: Caller) {
         let checked = check_group_id(request.group_id);
         let handled = checked.and_then(|()| {
-            self.with_group(now_ms, request.group_id, |context| context.sync(request, topics, caller))
+            self.with_group(now_ms, request.group_id, |context| context.sync(request, caller))
                 .ok_or(Error::UnknownMemberId)
         });
         if let Err(error) = handled {

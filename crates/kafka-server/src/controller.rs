@@ -205,6 +205,7 @@ impl Controller {
         }
         let mut groups = GroupCoordinator::restore(store, shared, clock)?;
         groups.forget_unknown_topics(&catalogue);
+        groups.resolve_topics(&catalogue);
         let transactions = TransactionCoordinator::restore(store, shared, clock)?;
         Ok(Self {
             shared: Arc::clone(shared),

@@ -19,6 +19,7 @@ use mainstem_runtime::Clock;
 use crate::catalogue::Catalogue;
 use crate::pending::AfterGroupReply;
 use crate::shared::Shared;
+use crate::visible_topics::VisibleTopics;
 
 /// The log of groups and their offsets, in the first shard's store.
 const LOG: &str = "kafka-groups";
@@ -83,6 +84,11 @@ impl GroupCoordinator {
         };
         made.groups.finish_restore(made.now_ms(clock));
         Ok(made)
+    }
+
+    /// Looks up what the members of groups are subscribed to.
+    pub(crate) fn resolve_topics(&mut self, catalogue: &Catalogue) {
+        self.groups.resolve_topics(&VisibleTopics::all(catalogue));
     }
 
     /// Has the offsets of topics removed that are not in the catalogue: a restart has interrupted their removal.

@@ -5,20 +5,26 @@ use std::cell::Cell;
 use mainstem_coordinator::group::{Topic, Topics};
 use mainstem_security::Action;
 
-use crate::catalogue::{self, Catalogue, TopicId};
+use crate::catalogue::{self, Catalogue};
 use crate::shard_message::RequestContext;
 
 /// The topics that a member may know of.
 pub(crate) struct VisibleTopics<'a> {
     catalogue: &'a Catalogue,
-    call: &'a RequestContext,
+    call: Option<&'a RequestContext>,
     /// Number of topics that were looked at.
     looked_at: Cell<usize>,
 }
 
 impl<'a> VisibleTopics<'a> {
+    /// The topics that the sender of a request may know of.
     pub(crate) fn new(catalogue: &'a Catalogue, call: &'a RequestContext) -> Self {
-        Self { catalogue, call, looked_at: Cell::new(0) }
+        Self { catalogue, call: Some(call), looked_at: Cell::new(0) }
+    }
+
+    /// All topics.
+    pub(crate) fn all(catalogue: &'a Catalogue) -> Self {
+        Self { catalogue, call: None, looked_at: Cell::new(0) }
     }
 
     /// Number of topics that were looked at.
@@ -41,14 +47,10 @@ impl Topics for VisibleTopics<'_> {
         self.catalogue.topic(name).map(|topic| self.look_at(topic))
     }
 
-    fn name(&self, id: &[u8; 16]) -> Option<String> {
-        self.catalogue.topic_by_id(TopicId(*id)).map(|topic| topic.name.to_string())
-    }
-
     fn for_each(&self, visit: &mut dyn FnMut(&str, Topic)) {
         for (name, topic) in self.catalogue.by_name.iter() {
             let seen = self.look_at(topic);
-            if self.call.may_topic(Action::Describe, name) {
+            if self.call.is_none_or(|call| call.may_topic(Action::Describe, name)) {
                 visit(name, seen);
             }
         }

@@ -75,6 +75,8 @@ pub(super) struct ConsumerGroup {
     subscriptions: BTreeMap<Arc<Subscription>, Resolved>,
     /// Number of partitions of each subscribed topic that exists.
     topics: BTreeMap<TopicId, i32>,
+    /// Names of these topics, and of those that members still hold partitions of.
+    names: BTreeMap<TopicId, Arc<str>>,
     /// Fingerprint of `topics`, and the one that the epoch began with.
     topics_hash: u64,
     epoch_topics_hash: u64,
@@ -229,8 +231,18 @@ impl ConsumerGroup {
         self.unsaved.is_group = true;
     }
 
+    /// Partitions by the names of their topics.
+    fn named_partitions(&self, partitions: &Partitions) -> Vec<(String, Vec<i32>)> {
+        let topics = response::by_topic(partitions).into_iter();
+        let named = topics.filter_map(|topic| {
+            let name = self.names.get(&topic.topic_id)?;
+            Some((name.as_ref().to_owned(), topic.partitions))
+        });
+        named.collect()
+    }
+
     /// Resolves the subscriptions again if the topics have changed since.
-    fn refresh_topics(&mut self, topics: &dyn Topics) {
+    pub(super) fn refresh_topics(&mut self, topics: &dyn Topics) {
         if self.topics_version != Some(topics.version()) {
             for (subscription, resolved) in &mut self.subscriptions {
                 let members = resolved.members;
@@ -245,7 +257,15 @@ impl ConsumerGroup {
     fn update_topics(&mut self) {
         self.subscriptions.retain(|_, resolved| resolved.members > 0);
         let selected = self.subscriptions.values().flat_map(|resolved| &resolved.topics);
-        self.topics = selected.map(|(id, count)| (*id, *count)).collect();
+        self.topics = selected.map(|(id, (_, count))| (*id, *count)).collect();
+        let Self { names, topics, holders, .. } = self;
+        let is_held = |id: &TopicId| {
+            let first = TopicPartition { topic_id: *id, partition: i32::MIN };
+            holders.range(first..).next().is_some_and(|(partition, _)| partition.topic_id == *id)
+        };
+        names.retain(|id, _| topics.contains_key(id) || is_held(id));
+        let selected = self.subscriptions.values().flat_map(|resolved| &resolved.topics);
+        names.extend(selected.map(|(id, (name, _))| (*id, name.clone())));
         self.topics_hash = hash_of(&self.topics);
         let selected = self.subscriptions.values().map(|resolved| resolved.members * resolved.topics.len());
         self.selected_count = selected.sum();

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use super::consumer::Topics;
 use super::context::GroupContext;
 use super::request::SyncGroup;
 use super::response::{Response, SyncResult};
@@ -13,9 +12,9 @@ use super::state::State;
 use crate::{Caller, Error};
 
 impl GroupContext<'_> {
-    pub(super) fn sync(&mut self, request: &SyncGroup<'_>, topics: &dyn Topics, caller: Caller) {
+    pub(super) fn sync(&mut self, request: &SyncGroup<'_>, caller: Caller) {
         if self.group.consumer().is_some() {
-            return self.sync_consumer_group(request, topics, caller);
+            return self.sync_consumer_group(request, caller);
         }
         if let Err(error) = self.check_sync(request) {
             return self.effects.reply(caller, Response::Sync(Err(error)));

@@ -73,10 +73,6 @@ impl Topics for TopicTable {
         self.topics.get(name).copied()
     }
 
-    fn name(&self, id: &[u8; 16]) -> Option<String> {
-        self.topics.iter().find(|(_, topic)| topic.id == *id).map(|(name, _)| name.clone())
-    }
-
     fn for_each(&self, visit: &mut dyn FnMut(&str, Topic)) {
         for (name, topic) in &self.topics {
             self.looked_at.set(self.looked_at.get() + 1);

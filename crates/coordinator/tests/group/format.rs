@@ -93,8 +93,8 @@ fn records_of_the_consumer_protocol_match_the_documented_bytes() {
     Consumer::of("two", &["a"]).join(&mut harness, &topics).unwrap();
     one.beat(&mut harness, &topics).unwrap();
     let last = |key: &[u8]| {
-        let of_key = harness.log.iter().filter(|record| record.key == key);
-        of_key.last().and_then(|record| record.value.clone()).expect("a record")
+        let newest = harness.log.iter().rfind(|record| record.key == key);
+        newest.and_then(|record| record.value.clone()).expect("a record")
     };
     let fingerprint = last(CONSUMER_GROUP_KEY).split_off(CONSUMER_GROUP_VALUE.len());
     assert_eq!(last(CONSUMER_GROUP_KEY), [CONSUMER_GROUP_VALUE, &fingerprint].concat());

@@ -76,6 +76,7 @@ impl Harness {
             self.groups.restore(record).expect("a record of ours");
         }
         self.groups.finish_restore(self.now_ms);
+        self.groups.resolve_topics(&self.topics);
         self.answers.clear();
     }
 
@@ -181,7 +182,7 @@ impl Harness {
             protocol: Some(spec.protocols[0].0),
             assignments: assignments.iter().map(|(id, bytes)| (*id, bytes.as_bytes())).collect(),
         };
-        self.groups.handle_sync(self.now_ms, &request, &self.topics, caller);
+        self.groups.handle_sync(self.now_ms, &request, caller);
         caller
     }
 

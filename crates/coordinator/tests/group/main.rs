@@ -7,6 +7,7 @@ mod harness;
 mod join;
 mod limits;
 mod migration;
+mod migration_model;
 mod model;
 mod offsets;
 mod rebalance;

@@ -20,6 +20,7 @@ pub(crate) struct Classic {
     /// It gives up only what it must (KIP-429).
     pub(crate) is_cooperative: bool,
     pub(crate) leads: bool,
+    pub(crate) rebalance_ms: u64,
     /// Makes member ids unique.
     pub(crate) random: u128,
     /// It has been told to join again, or has not joined.
@@ -29,7 +30,7 @@ pub(crate) struct Classic {
 impl Classic {
     pub(crate) fn of(names: &[&str], is_cooperative: bool) -> Self {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Self { names, is_cooperative, must_join: true, ..Self::default() }
+        Self { names, is_cooperative, must_join: true, rebalance_ms: REBALANCE_MS, ..Self::default() }
     }
 
     fn protocol(&self) -> &'static str {
@@ -64,7 +65,7 @@ impl Classic {
             client_id: "client",
             client_host: "/127.0.0.1",
             session_timeout_ms: SESSION_MS as i32,
-            rebalance_timeout_ms: REBALANCE_MS as i32,
+            rebalance_timeout_ms: self.rebalance_ms as i32,
             protocol_type: "consumer",
             protocols: vec![(self.protocol(), &metadata)],
             needs_member_id: true,
@@ -106,8 +107,8 @@ impl Classic {
         self.receive(harness, caller)
     }
 
-    /// Sends SyncGroup, and takes what it is assigned. A cooperative client then joins again if it has to give up some.
-    pub(crate) fn sync(&mut self, harness: &mut Harness, assignments: &[(&str, &[u8])]) -> Result<(), Error> {
+    /// Sends SyncGroup.
+    pub(crate) fn send_sync(&self, harness: &mut Harness, assignments: &[(&str, &[u8])]) -> Caller {
         let caller = harness.caller();
         let request = SyncGroup {
             group_id: GROUP,
@@ -118,15 +119,26 @@ impl Classic {
             protocol: Some(self.protocol()),
             assignments: assignments.to_vec(),
         };
-        harness.groups.handle_sync(harness.now_ms, &request, &harness.topics, caller);
+        harness.groups.handle_sync(harness.now_ms, &request, caller);
+        caller
+    }
+
+    /// Sends SyncGroup, and takes what it is assigned.
+    pub(crate) fn sync(&mut self, harness: &mut Harness, assignments: &[(&str, &[u8])]) -> Result<(), Error> {
+        let caller = self.send_sync(harness, assignments);
         let synced = harness.synced(caller).expect("an answer at once")?;
-        let assigned = read_partitions(&synced.assignment);
+        self.take_assignment(&synced.assignment);
+        Ok(())
+    }
+
+    /// Takes what it is assigned. A cooperative client then joins again if it has to give up some.
+    pub(crate) fn take_assignment(&mut self, bytes: &[u8]) {
+        let assigned = read_partitions(bytes);
         let gives_up = self.owned.iter().any(|(name, partitions)| {
             partitions.iter().any(|partition| assigned.get(name).is_none_or(|kept| !kept.contains(partition)))
         });
         self.owned = assigned;
         self.must_join |= gives_up;
-        Ok(())
     }
 
     /// Sends a heartbeat, and joins again if it has to.
@@ -177,6 +189,13 @@ pub(crate) fn assignment(topics: &[(&str, &[i32])]) -> Vec<u8> {
     put_partitions(&mut bytes, &topics);
     bytes.extend((-1_i32).to_be_bytes());
     bytes
+}
+
+/// The partitions that a subscription says its member owns.
+pub(crate) fn read_subscription(metadata: &[u8]) -> BTreeMap<String, Vec<i32>> {
+    // One topic, `a`, and no user data.
+    let owned = &metadata[2 + 4 + 3 + 4..];
+    read_partitions(&[&[0, 1], owned, &(-1_i32).to_be_bytes()].concat())
 }
 
 fn read_partitions(mut bytes: &[u8]) -> BTreeMap<String, Vec<i32>> {

@@ -70,7 +70,7 @@ fn sync_checks_protocol_type_and_name_kip_559() {
             protocol,
             assignments: vec![],
         };
-        harness.groups.handle_sync(harness.now_ms, &request, &harness.topics, caller);
+        harness.groups.handle_sync(harness.now_ms, &request, caller);
         let synced = harness.synced(caller).unwrap();
         assert_eq!(synced.as_ref().err().copied(), error);
         if let Ok(synced) = synced {

@@ -9,7 +9,6 @@ use mainstem_security::Action;
 use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
-use crate::visible_topics::VisibleTopics;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -31,12 +30,10 @@ pub(crate) fn handle(
         protocol: request.protocol_name.as_deref(),
         assignments: assignments.iter().map(|one| (&*one.member_id, &*one.assignment)).collect(),
     };
-    let catalogue = shard.env.catalogue().clone();
-    let topics = VisibleTopics::new(&catalogue, &call);
     shard.call_groups(
         io,
-        |groups, now_ms, caller| groups.handle_sync(now_ms, &sync, &topics, caller),
-        AfterGroupReply::SyncGroup(call.clone()),
+        |groups, now_ms, caller| groups.handle_sync(now_ms, &sync, caller),
+        AfterGroupReply::SyncGroup(call),
     );
 }
 

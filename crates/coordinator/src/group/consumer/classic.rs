@@ -10,9 +10,8 @@ use std::sync::Arc;
 use super::ConsumerGroup;
 use super::heartbeat::Following;
 use super::member::{ClassicMember, ConsumerMember, Progress};
-use super::partitions::TopicId;
+use super::partitions::{Partitions, TopicId};
 use super::request::{ConsumerHeartbeat, JOINING, OwnedTopic};
-use super::response::by_topic;
 use super::subscription::Topics;
 use crate::group::consumer_group::CONSUMER;
 use crate::group::context::GroupContext;
@@ -121,40 +120,27 @@ impl GroupContext<'_> {
     }
 
     /// SyncGroup in a group of the consumer protocol.
-    pub(in crate::group) fn sync_consumer_group(
-        &mut self,
-        request: &SyncGroup<'_>,
-        topics: &dyn Topics,
-        caller: Caller,
-    ) {
-        let synced = self.synced_consumer_group(request, topics);
+    pub(in crate::group) fn sync_consumer_group(&mut self, request: &SyncGroup<'_>, caller: Caller) {
+        let synced = self.synced_consumer_group(request);
         match synced {
             Ok(synced) => self.effects.reply_when_durable(caller, Response::Sync(Ok(synced))),
             Err(error) => self.effects.reply(caller, Response::Sync(Err(error))),
         }
     }
 
-    fn synced_consumer_group(
-        &mut self,
-        request: &SyncGroup<'_>,
-        topics: &dyn Topics,
-    ) -> Result<SyncResult, Error> {
+    fn synced_consumer_group(&mut self, request: &SyncGroup<'_>) -> Result<SyncResult, Error> {
         self.renew_classic(request.member_id, request.instance_id, request.generation)?;
-        let member = self.group.consumer().and_then(|consumer| consumer.member(request.member_id));
-        let member = member.ok_or(Error::UnknownMemberId)?;
+        let consumer = self.group.consumer().ok_or(Error::UnknownMemberId)?;
+        let member = consumer.member(request.member_id).ok_or(Error::UnknownMemberId)?;
         let protocol = member.classic_protocol().ok_or(Error::UnknownMemberId)?;
         let differs = |asked: Option<&str>, ours: &str| asked.is_some_and(|asked| asked != ours);
         if differs(request.protocol_type, CONSUMER) || differs(request.protocol, &protocol.name) {
             return Err(Error::InconsistentGroupProtocol);
         }
-        let version = subscription::read(&protocol.metadata).map_or(0, |said| said.version);
-        let named = by_topic(&member.assigned).into_iter();
-        let named: Vec<(String, Vec<i32>)> =
-            named.filter_map(|topic| Some((topics.name(&topic.topic_id)?, topic.partitions))).collect();
         Ok(SyncResult {
             protocol_type: CONSUMER.to_owned(),
             protocol: protocol.name.as_ref().to_owned(),
-            assignment: subscription::write_assignment(version, &named),
+            assignment: consumer.write_assignment(member, &member.assigned),
         })
     }
 
@@ -223,6 +209,15 @@ impl ConsumerGroup {
             classic.protocols.iter().any(|protocol: &Protocol| &*protocol.name == name)
         };
         request.protocols.iter().any(|(name, _)| others().all(|classic| supports(classic, name)))
+    }
+
+    /// Partitions as an assignment of a member of the classic protocol, in the version of its subscription.
+    pub(super) fn write_assignment(&self, member: &ConsumerMember, partitions: &Partitions) -> Vec<u8> {
+        let said = member.classic_protocol().and_then(|protocol| subscription::read(&protocol.metadata));
+        subscription::write_assignment(
+            said.map_or(0, |said| said.version),
+            &self.named_partitions(partitions),
+        )
     }
 
     /// Whether a member of the classic protocol has something to give up or to get.

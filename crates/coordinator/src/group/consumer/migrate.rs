@@ -5,7 +5,7 @@
 //! of the consumer protocol has gone and members of the classic one are left, the group is a classic one again, and
 //! rebalances.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::ConsumerGroup;
@@ -86,11 +86,21 @@ impl GroupContext<'_> {
             self.clear_timers_of(Some(&id));
         }
         let Some(mut consumer) = self.group.take_consumer() else { return };
+        // A member of the consumer protocol may join before all have joined again: then these count.
+        let assignment_of = |member: &ConsumerMember| {
+            let held = member.held().copied().collect();
+            (member.id.clone(), consumer.write_assignment(member, &held))
+        };
+        let assignments: BTreeMap<Arc<str>, Vec<u8>> = consumer.members.values().map(assignment_of).collect();
         let mut new_records = consumer.take_tombstones(self.group.id());
         // Members of this generation learn by their heartbeats that they have to join again; others have an old one.
         let generation = consumer.members.values().map(|member| member.epoch).max().unwrap_or(0);
         let members = std::mem::take(&mut consumer.members).into_values();
-        self.group.adopt(members.filter_map(classic_member).collect(), generation, self.now_ms);
+        let classic = members.filter_map(|member| {
+            let assignment = assignments.get(&member.id).cloned().unwrap_or_default();
+            classic_member(member, assignment)
+        });
+        self.group.adopt(classic.collect(), generation, self.now_ms);
         for id in self.group.member_ids() {
             self.renew_session(&id);
         }
@@ -138,8 +148,8 @@ fn converted(
     Some(converted)
 }
 
-/// A member of the classic protocol, without an assignment: it joins again before it could fetch one.
-fn classic_member(member: ConsumerMember) -> Option<Member> {
+/// A member of the classic protocol with what it is assigned.
+fn classic_member(member: ConsumerMember, assignment: Vec<u8>) -> Option<Member> {
     let classic = member.classic?;
     Some(Member {
         id: member.id,
@@ -149,7 +159,7 @@ fn classic_member(member: ConsumerMember) -> Option<Member> {
         rebalance_timeout_ms: member.rebalance_timeout_ms,
         session_timeout_ms: classic.session_timeout_ms,
         protocols: classic.protocols,
-        assignment: Vec::new(),
+        assignment,
         is_new: false,
         joining: None,
         syncing: None,

@@ -35,9 +35,6 @@ pub trait Topics {
     /// The topic of a name, if there is one.
     fn topic(&self, name: &str) -> Option<Topic>;
 
-    /// The name of a topic, if it exists.
-    fn name(&self, id: &TopicId) -> Option<String>;
-
     /// Calls `visit` with the name of each topic that the member who sends this heartbeat may know of.
     fn for_each(&self, visit: &mut dyn FnMut(&str, Topic));
 }
@@ -58,26 +55,27 @@ pub(super) struct Resolved {
     /// Names that the regular expression has selected.
     pub(super) names: BTreeSet<Arc<str>>,
     pub(super) ids: BTreeSet<TopicId>,
-    /// Number of partitions by topic.
-    pub(super) topics: BTreeMap<TopicId, i32>,
+    /// Name and number of partitions by topic.
+    pub(super) topics: BTreeMap<TopicId, (Arc<str>, i32)>,
 }
 
 impl Subscription {
     /// The topics that it selects of those that exist.
     pub(super) fn resolve(&self, topics: &dyn Topics) -> Resolved {
         let mut resolved = Resolved::default();
-        let mut select = |topic: Topic| {
+        let mut select = |name: &Arc<str>, topic: Topic| {
             resolved.ids.insert(topic.id);
-            resolved.topics.insert(topic.id, topic.partitions);
+            resolved.topics.insert(topic.id, (name.clone(), topic.partitions));
         };
-        for topic in self.names.iter().filter_map(|name| topics.topic(name)) {
-            select(topic);
+        for (name, topic) in self.names.iter().filter_map(|name| Some((name, topics.topic(name)?))) {
+            select(name, topic);
         }
         if let Some(regex) = self.regex.as_deref().and_then(|pattern| compile(pattern).ok()) {
             topics.for_each(&mut |name, topic| {
                 if regex.is_match(name.as_bytes()) {
-                    select(topic);
-                    resolved.names.insert(name.into());
+                    let name = Arc::from(name);
+                    select(&name, topic);
+                    resolved.names.insert(name);
                 }
             });
         }
@@ -100,7 +98,7 @@ impl Resolved {
     }
 
     pub(super) fn partition_count(&self) -> usize {
-        self.topics.values().map(|count| usize::try_from(*count).unwrap_or(0)).sum()
+        self.topics.values().map(|(_, count)| usize::try_from(*count).unwrap_or(0)).sum()
     }
 }
 

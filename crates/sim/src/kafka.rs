@@ -11,8 +11,9 @@
 //! | consumers of committed records receive whole transactions, and nothing of others | `Oracle::seen_committed`, `Oracle::seen_aborted` |
 //! | of producers with one transactional id, all but the last are fenced | `Oracle::fence` |
 //! | no two producers have one producer id | `Oracle::assigned_id` |
-//! | committed offsets never go back, in transactions too | `Committer`, `GroupMember`, `Oracle::fetched_offset` |
+//! | committed offsets never go back, in transactions too | `Committer`, `GroupMember`, `ConsumerMember`, `Oracle::fetched_offset` |
 //! | in one generation of a group, a partition is assigned to one member | `Oracle::assigned_partition` |
+//! | in a group of the consumer protocol, a partition is owned by one member at a time | `Oracle::own` |
 //! | a topic has the partitions and configuration of the last change, and a deleted one stays deleted | `Admin` |
 //! | an acknowledged message is in its topic, at QoS 2 once unless a broker ended in between | `Oracle::check_messages` |
 //!
@@ -24,6 +25,7 @@ mod client;
 mod committer;
 mod connection;
 mod consumer;
+mod consumer_member;
 mod member;
 mod oracle;
 mod plan;

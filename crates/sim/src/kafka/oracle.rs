@@ -129,6 +129,8 @@ pub(crate) struct Oracle {
     committed: BTreeMap<(&'static str, PartitionId), (u64, u64)>,
     /// Owner of each partition, by leader and number of the generation.
     assignments: BTreeMap<(String, i32, PartitionId), String>,
+    /// Owner of each partition in a group of the consumer protocol, and until when it is one, ms.
+    owners: BTreeMap<PartitionId, (String, u64)>,
     /// Where each message of a binding is stored.
     messages: BTreeMap<MessageId, Vec<(PartitionId, u64)>>,
     now: Moment,
@@ -461,6 +463,32 @@ impl Oracle {
             return Ok(());
         }
         Err(Violation(format!("{part:?} is given to {known} and to {member} in generation {generation}")))
+    }
+
+    /// A member of a group of the consumer protocol owns a partition until a time, unless it gives it up before.
+    ///
+    /// # Errors
+    /// Another member owns it.
+    pub(crate) fn own(
+        &mut self,
+        part: PartitionId,
+        member: &str,
+        now_ms: u64,
+        until_ms: u64,
+    ) -> Result<(), Violation> {
+        match self.owners.insert(part, (member.to_owned(), until_ms)) {
+            Some((owner, end_ms)) if owner != member && end_ms > now_ms => {
+                Err(Violation(format!("{part:?} is owned by {owner}, and {member} gets it")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A member no longer uses a partition.
+    pub(crate) fn give_up(&mut self, part: PartitionId, member: &str) {
+        if self.owners.get(&part).is_some_and(|(owner, _)| owner == member) {
+            self.owners.remove(&part);
+        }
     }
 }
 

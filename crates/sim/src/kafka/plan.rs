@@ -11,6 +11,7 @@ use mainstem_node::{Bindings, Inbound, Key};
 
 use super::client::Topic;
 use super::consumer::ConsumerProfile;
+use super::consumer_member;
 use super::oracle::Isolation;
 use super::producer::Kind;
 use super::transactor::TransactorProfile;
@@ -31,6 +32,7 @@ pub(crate) struct Plan {
     pub(crate) committers: usize,
     pub(crate) admins: usize,
     pub(crate) group_members: usize,
+    pub(crate) consumer_members: usize,
     pub(crate) publishers: Vec<Profile>,
 }
 
@@ -58,8 +60,10 @@ impl Plan {
             admins: some(rng, 2),
             group_members: some(rng, 4),
             publishers: (0..some(rng, 2)).map(|_| publisher(rng)).collect(),
+            consumer_members: 0,
         };
         environment.network = NetworkPlan::draw(rng);
+        let plan = Self { consumer_members: some(rng, 4), ..plan };
         (plan, environment)
     }
 }
@@ -86,6 +90,7 @@ fn config(is_lax: bool, bound: u16) -> Config {
         segment_bytes: 65_536,
         retention_ms: -1,
         auto_create_topics: false,
+        group_consumer_session_timeout_ms: consumer_member::SESSION_MS,
         bound_topics: vec![topic],
         ..Config::default()
     }

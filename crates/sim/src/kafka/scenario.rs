@@ -9,6 +9,7 @@ use super::client::{Client, Context};
 use super::committer::Committer;
 use super::connection::{self, Connection};
 use super::consumer::{Consumer, ConsumerProfile};
+use super::consumer_member::ConsumerMember;
 use super::member::GroupMember;
 use super::oracle::{Isolation, Oracle, PartitionId};
 use super::plan::{self, Plan};
@@ -225,6 +226,8 @@ fn clients(plan: &Plan) -> Vec<Box<dyn Client>> {
     clients.extend((0..plan.committers).map(|index| Box::new(Committer::new(index)) as Box<dyn Client>));
     clients.extend((0..plan.admins).map(|index| Box::new(Admin::new(index)) as Box<dyn Client>));
     clients.extend((0..plan.group_members).map(|_| Box::new(GroupMember::default()) as Box<dyn Client>));
+    let consumer_member = |number| Box::new(ConsumerMember::new(number)) as Box<dyn Client>;
+    clients.extend((0..plan.consumer_members).map(consumer_member));
     clients
 }
 

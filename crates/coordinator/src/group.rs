@@ -1,4 +1,5 @@
-//! Consumer groups: Kafka's classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) and committed offsets.
+//! Consumer groups: Kafka's classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup), the consumer protocol
+//! (ConsumerGroupHeartbeat), and committed offsets.
 //!
 //! [`Groups`] holds all groups of a broker. Requests go in through `handle_*`, each with its [`Caller`].
 //! [`poll`](Groups::poll) returns the effects in order: records to persist, and replies. JoinGroup is answered once all
@@ -25,11 +26,14 @@
 //! | `transaction` | offsets of pending transactions |
 //! | `changes` | undo information for offset records that are not durable yet |
 //! | `describe` | ListGroups, DescribeGroups |
+//! | `consumer` | the consumer protocol (KIP-848) |
+//! | `configuration` | configurations of groups |
 //! | `consumer_group`, `member`, `rebalance_state`, `offsets`, `timers`, `subscription` | the data structures below |
 //! | `records`, `restore` | encoding and replay of records |
 
 mod changes;
 mod commit;
+mod configuration;
 mod consumer;
 mod consumer_group;
 mod context;
@@ -59,6 +63,7 @@ use std::sync::Arc;
 
 use crate::{Caller, Error};
 pub use changes::WriteId;
+pub use configuration::GroupConfig;
 pub use consumer::{
     ConsumerHeartbeat, ConsumerHeartbeatResult, DescribedConsumerGroup, DescribedConsumerMember, OwnedTopic,
     Refusal, Topic, TopicPartitions, Topics,
@@ -75,6 +80,7 @@ pub use response::{
 pub use settings::Settings;
 pub use state::State;
 
+use configuration::Configurations;
 use consumer_group::Group;
 use context::{Effects, GroupContext};
 use forget::Forgetting;
@@ -86,6 +92,7 @@ use timers::Timers;
 #[derive(Debug, Default)]
 pub struct Groups {
     settings: Settings,
+    configurations: Configurations,
     by_id: BTreeMap<Arc<str>, Group>,
     timers: Timers,
     effects: Effects,
@@ -265,6 +272,7 @@ impl Groups {
             timers: &mut self.timers,
             effects: &mut self.effects,
             settings: &self.settings,
+            config: self.configurations.get(group_id),
             other_groups_bytes,
             now_ms,
         };

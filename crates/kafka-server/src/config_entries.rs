@@ -19,6 +19,8 @@ pub(crate) enum Source {
     Default = 5,
     /// A log level.
     Logger = 6,
+    /// Set for the group.
+    Group = 8,
 }
 
 /// Type of a value (Kafka's `ConfigType`, with its numbers on the wire).

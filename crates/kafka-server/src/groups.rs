@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use mainstem_coordinator::group::{Effect, Groups, Response, Settings, WriteId};
+use mainstem_coordinator::group::{Effect, GroupConfig, Groups, Response, Settings, WriteId};
 use mainstem_coordinator::{Caller, Error as CoordinatorError, Record};
 use mainstem_log::{Completion, Error, Store};
 use mainstem_partition::{CompactedLog, KeyValue, Outcome};
@@ -84,6 +84,16 @@ impl GroupCoordinator {
         };
         made.groups.finish_restore(made.now_ms(clock));
         Ok(made)
+    }
+
+    /// The configuration of a group.
+    pub(crate) fn configuration(&self, group_id: &str) -> GroupConfig {
+        self.groups.configuration(group_id)
+    }
+
+    /// The groups that have a configuration.
+    pub(crate) fn configured(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.groups.configured()
     }
 
     /// Looks up what the members of groups are subscribed to.

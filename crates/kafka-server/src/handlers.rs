@@ -198,15 +198,15 @@ serve! {
     describe_acls::DescribeAclsRequest => Connection;
     create_acls::CreateAclsRequest => Connection <= 4_000;
     delete_acls::DeleteAclsRequest => Connection <= 4_000;
-    describe_configs::DescribeConfigsRequest => Connection;
-    alter_configs::AlterConfigsRequest => Controller, "topics only";
+    describe_configs::DescribeConfigsRequest => Controller;
+    alter_configs::AlterConfigsRequest => Controller, "topics and groups";
     alter_replica_log_dirs::AlterReplicaLogDirsRequest => Connection <= 20_000, "one directory";
     describe_log_dirs::DescribeLogDirsRequest => Connection <= 20_000, "one directory";
     sasl_authenticate::SaslAuthenticateRequest => Connection;
     create_partitions::CreatePartitionsRequest => Controller;
     delete_groups::DeleteGroupsRequest => Controller;
     elect_leaders::ElectLeadersRequest => Connection <= 20_000, "nothing to elect";
-    incremental_alter_configs::IncrementalAlterConfigsRequest => Controller, "topics only";
+    incremental_alter_configs::IncrementalAlterConfigsRequest => Controller, "topics and groups";
     alter_partition_reassignments::AlterPartitionReassignmentsRequest => Connection, "no reassignment possible";
     list_partition_reassignments::ListPartitionReassignmentsRequest => Connection <= 20_000, "always empty";
     offset_delete::OffsetDeleteRequest => Controller;
@@ -221,7 +221,7 @@ serve! {
     list_transactions::ListTransactionsRequest => Controller <= 10_000;
     consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => Controller <= 150_000;
     consumer_group_describe::ConsumerGroupDescribeRequest => Controller;
-    list_config_resources::ListConfigResourcesRequest => Connection;
+    list_config_resources::ListConfigResourcesRequest => Controller;
     describe_topic_partitions::DescribeTopicPartitionsRequest => Connection <= 50_000, "up to 2,000 partitions per page";
 }
 

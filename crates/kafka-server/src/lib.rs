@@ -76,6 +76,7 @@
 //! | `controller.rs` | the catalogue's owner on shard 0: its log and the changes in progress |
 //! | `topic_validation.rs` | which changes of topics are valid |
 //! | `topic_admin.rs` | carries out the effects of changes of topics |
+//! | `group_config.rs` | configurations of consumer groups |
 //! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
 //! | `coordinators.rs` | requests to the coordinators, and their effects |
 //! | `bindings.rs` | the topics that other protocols write to and read, on one shard |
@@ -115,6 +116,7 @@ mod fetch_job;
 mod fetch_session;
 mod frame_decoding;
 mod grants;
+mod group_config;
 mod groups;
 mod handlers;
 mod items_left;

@@ -36,6 +36,11 @@ pub(crate) enum AfterGroupReply {
         /// Groups that the sender may not delete.
         denied: Vec<String>,
     },
+    /// Part of a request of several changes.
+    Configure {
+        job: u64,
+        part: usize,
+    },
     ConsumerGroupHeartbeat(RequestContext),
     JoinGroup(RequestContext),
     LeaveGroup(RequestContext),

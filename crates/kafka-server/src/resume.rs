@@ -90,6 +90,9 @@ impl Shard {
             AfterGroupReply::DeleteGroups { call, denied } => {
                 delete_groups::finish(self, io, &call, denied, answer);
             }
+            AfterGroupReply::Configure { job, part } => {
+                alter_configs::group_configured(self, io, (job, part), answer);
+            }
             AfterGroupReply::ConsumerGroupHeartbeat(call) => {
                 consumer_group_heartbeat::finish(self, io, &call, answer);
             }

@@ -317,3 +317,25 @@ fn an_invalid_dead_letter_queue_is_rejected() {
     }
     assert_eq!(value(&mut broker, client, "jobs", dead).0, "");
 }
+
+#[test]
+fn groups_have_configurations() {
+    const SESSION: &str = "consumer.session.timeout.ms";
+    let mut broker = Broker::new(2);
+    let client = broker.connect(1);
+    let described = entry(&describe(&mut broker, client, GROUP, "g"), SESSION);
+    assert_eq!((described.value.as_deref(), described.config_source), (Some("45000"), 5));
+    let outcome = change(&mut broker, client, (GROUP, "g"), &[(SESSION, SET, Some("50000"))]);
+    assert_eq!(outcome, (ErrorCode::None, None));
+    let described = entry(&describe(&mut broker, client, GROUP, "g"), SESSION);
+    assert_eq!((described.value.as_deref(), described.config_source), (Some("50000"), 8));
+    let listed = broker.ask(client, 1, &ListConfigResourcesRequest { resource_types: vec![GROUP] });
+    assert_eq!(listed.config_resources.len(), 1);
+    let refused = change(&mut broker, client, (GROUP, "g"), &[("share.session.timeout.ms", SET, Some("1"))]);
+    assert_eq!(refused.0, ErrorCode::InvalidConfig);
+    assert_eq!(change(&mut broker, client, (GROUP, ""), &[]).0, ErrorCode::InvalidRequest);
+    let outcome = change(&mut broker, client, (GROUP, "g"), &[(SESSION, DELETE, None)]);
+    assert_eq!(outcome, (ErrorCode::None, None));
+    let listed = broker.ask(client, 1, &ListConfigResourcesRequest { resource_types: vec![GROUP] });
+    assert!(listed.config_resources.is_empty());
+}

@@ -76,6 +76,7 @@ impl Changes {
 impl Groups {
     /// The write is durable.
     pub fn write_succeeded(&mut self, keep: WriteId) {
+        self.configurations.write_succeeded(keep);
         let Some((at, changes)) = self.effects.changes.take(keep) else { return };
         // An earlier write of the same offset no longer matters if it fails later.
         for (_, earlier) in self.effects.changes.in_flight.iter_mut().take(at) {
@@ -89,6 +90,7 @@ impl Groups {
     /// If several writes failed, report the newest first.
     pub fn write_failed(&mut self, keep: WriteId) {
         self.effects.changes.failed_writes += 1;
+        self.configurations.write_failed(keep);
         let Some((at, mut changes)) = self.effects.changes.take(keep) else { return };
         while let Some(change) = changes.pop() {
             let later_changes =

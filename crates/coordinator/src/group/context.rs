@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::changes::Changes;
+use super::changes::{Changes, WriteId};
+use super::configuration::GroupConfig;
 use super::consumer_group::Group;
 use super::records;
 use super::response::{Effect, JoinResponse, Response};
@@ -33,11 +34,14 @@ impl Effects {
     }
 
     /// If the records describe offsets, they must be in the order in which the changes were recorded.
-    pub(super) fn persist(&mut self, records: Vec<Record>) {
-        if !records.is_empty() {
-            let keep = self.changes.assign_write(records.len());
-            self.queue.push_back(Effect::Persist { keep, records });
+    /// Returns the write, if there is anything to write.
+    pub(super) fn persist(&mut self, records: Vec<Record>) -> Option<WriteId> {
+        if records.is_empty() {
+            return None;
         }
+        let keep = self.changes.assign_write(records.len());
+        self.queue.push_back(Effect::Persist { keep, records });
+        Some(keep)
     }
 
     pub(super) fn take(&mut self) -> Option<Effect> {
@@ -50,6 +54,8 @@ pub(super) struct GroupContext<'a> {
     pub(super) timers: &'a mut Timers,
     pub(super) effects: &'a mut Effects,
     pub(super) settings: &'a Settings,
+    /// The configuration of the group.
+    pub(super) config: GroupConfig,
     /// Memory charged to the members of all other groups.
     pub(super) other_groups_bytes: usize,
     pub(super) now_ms: u64,

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::configuration::GroupConfig;
 use super::consumer_group::{Group, StoredGroup};
 use super::member::{Member, Protocol, Session};
 use super::offsets::Offset;
@@ -21,6 +22,8 @@ const PENDING: u8 = 3;
 pub(super) const CONSUMER_GROUP: u8 = 4;
 /// Key kind of a member of such a group.
 pub(super) const CONSUMER_MEMBER: u8 = 5;
+/// Key kind of the configuration of a group.
+const GROUP_CONFIG: u8 = 6;
 /// First byte of every value.
 pub(super) const VERSION: u8 = 1;
 
@@ -30,6 +33,7 @@ pub(super) enum Key<'a> {
     Group { group_id: &'a str },
     ConsumerGroup { group_id: &'a str },
     ConsumerMember { group_id: &'a str, member_id: &'a str },
+    GroupConfig { group_id: &'a str },
     Offset { group_id: &'a str, producer_id: Option<i64>, topic: &'a str, partition: i32 },
 }
 
@@ -38,13 +42,14 @@ pub(super) fn parse_key(bytes: &[u8]) -> Result<Key<'_>, Malformed> {
     let kind = reader.byte()?;
     let producer_id = match kind {
         PENDING => Some(reader.signed()?),
-        GROUP | OFFSET | CONSUMER_GROUP | CONSUMER_MEMBER => None,
+        GROUP | OFFSET | CONSUMER_GROUP | CONSUMER_MEMBER | GROUP_CONFIG => None,
         _ => return Err(Malformed("unknown key kind")),
     };
     let group_id = reader.text()?;
     let key = match kind {
         GROUP => Key::Group { group_id },
         CONSUMER_GROUP => Key::ConsumerGroup { group_id },
+        GROUP_CONFIG => Key::GroupConfig { group_id },
         CONSUMER_MEMBER => Key::ConsumerMember { group_id, member_id: reader.text()? },
         _ => Key::Offset { group_id, producer_id, topic: reader.text()?, partition: reader.signed_32()? },
     };
@@ -146,6 +151,33 @@ pub(super) fn read_group(bytes: &[u8]) -> Result<StoredGroup, Malformed> {
     }
     reader.end()?;
     Ok(stored)
+}
+
+/// Record of the configuration of a group; a tombstone if nothing is set.
+pub(super) fn group_config(group_id: &str, config: GroupConfig) -> Record {
+    let mut key = Writer::starting_with(GROUP_CONFIG);
+    key.text(group_id);
+    let value = (config != GroupConfig::default()).then(|| {
+        let mut value = Writer::starting_with(VERSION);
+        for setting in [config.session_timeout_ms, config.heartbeat_interval_ms] {
+            value.number(setting.map_or(0, |setting| u64::from(setting) + 1));
+        }
+        value.0
+    });
+    Record { key: key.0, value }
+}
+
+pub(super) fn read_group_config(bytes: &[u8]) -> Result<GroupConfig, Malformed> {
+    let mut reader = versioned(bytes)?;
+    let mut setting = || match reader.number()?.checked_sub(1) {
+        None => Ok(None),
+        Some(value) => {
+            u32::try_from(value).map(Some).map_err(|_| Malformed("a setting of a group exceeds 32 bits"))
+        }
+    };
+    let config = GroupConfig { session_timeout_ms: setting()?, heartbeat_interval_ms: setting()? };
+    reader.end()?;
+    Ok(config)
 }
 
 /// Only the metadata for the group's protocol is persisted; a member sends the rest when it rejoins.

@@ -56,6 +56,8 @@ pub enum Response {
     OffsetDelete(Result<Vec<TopicResult<PartitionResult>>, Error>),
     /// To DeleteGroups.
     Delete(Vec<DeletedGroup>),
+    /// To the configuration of a group.
+    Configure(Result<(), Error>),
     /// To the end of a transaction: its offsets have been committed or dropped.
     TransactionEnd(Result<(), Error>),
 }
@@ -239,6 +241,7 @@ impl Response {
             Self::Delete(groups) => Self::Delete(
                 groups.into_iter().map(|group| DeletedGroup { outcome: Err(error), ..group }).collect(),
             ),
+            Self::Configure(_) => Self::Configure(Err(error)),
             Self::TransactionEnd(_) => Self::TransactionEnd(Err(error)),
         }
     }

@@ -24,6 +24,7 @@ impl Groups {
                 self.restore_group(group_id, Some(stored));
             }
             (Key::Group { group_id }, None) => self.restore_group(group_id, None),
+            (Key::GroupConfig { group_id }, value) => self.restore_config(group_id, value.as_deref())?,
             (Key::ConsumerGroup { group_id }, value) => {
                 let stored = value.as_deref().map(consumer::read_group).transpose()?;
                 self.restore_consumer(group_id, |consumer| consumer.restore_group(stored));

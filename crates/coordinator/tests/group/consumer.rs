@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::{
-    ConsumerHeartbeat, ConsumerHeartbeatResult, GroupOffsetFetch, OffsetCommit, OffsetFetch, OwnedTopic,
-    Refusal, Response, Settings, State, Topic, TopicRequest, Topics, TxnOffsetCommit,
+    ConsumerHeartbeat, ConsumerHeartbeatResult, GroupConfig, GroupOffsetFetch, OffsetCommit, OffsetFetch,
+    OwnedTopic, Refusal, Response, Settings, State, Topic, TopicRequest, Topics, TxnOffsetCommit,
 };
 
 use crate::harness::{GROUP, Harness, MemberSpec, REBALANCE_MS, TOPIC, member, new_member, one};
@@ -648,4 +648,52 @@ fn offsets_of_subscribed_topics_stay() {
         only.beat(&mut harness, &topics).unwrap();
     }
     assert_eq!(harness.fetch(0), Some(9), "a member is subscribed to the topic");
+}
+
+fn configure(harness: &mut Harness, config: GroupConfig) -> Result<(), Error> {
+    let caller = harness.caller();
+    harness.groups.handle_configure(GROUP, config, caller);
+    match harness.answer(caller) {
+        Some(Response::Configure(outcome)) => outcome,
+        other => panic!("{other:?} is no answer to a configuration"),
+    }
+}
+
+#[test]
+fn groups_have_configurations_of_their_own() {
+    let (mut harness, topics) = setup();
+    let config = GroupConfig { session_timeout_ms: Some(2_000), heartbeat_interval_ms: Some(500) };
+    assert_eq!(configure(&mut harness, config), Ok(()));
+    let (mut first, mut second) = (Consumer::of("1", &["a"]), Consumer::of("2", &["a"]));
+    first.join(&mut harness, &topics).unwrap();
+    second.join(&mut harness, &topics).unwrap();
+    assert_eq!(second.send(&mut harness, &topics, 2, false).unwrap().heartbeat_interval_ms, 500);
+    harness.wait(1_999);
+    second.beat(&mut harness, &topics).unwrap();
+    harness.wait(1);
+    assert_eq!(error(first.beat(&mut harness, &topics)), Error::UnknownMemberId);
+
+    // It stays without the group, and over restarts.
+    second.leave(&mut harness, &topics, -1).unwrap();
+    let caller = harness.caller();
+    harness.groups.handle_delete(harness.now_ms, &[GROUP], caller);
+    harness.answer(caller);
+    harness.restart_compacted();
+    assert!(harness.groups.is_empty());
+    assert_eq!(harness.groups.configuration(GROUP), config);
+    assert_eq!(harness.groups.configured().count(), 1);
+
+    // What could not be stored is not in effect.
+    harness.log_rejects_writes = true;
+    let other = GroupConfig { session_timeout_ms: Some(9_000), ..config };
+    let (one, two) = (harness.caller(), harness.caller());
+    harness.groups.handle_configure(GROUP, other, one);
+    harness.groups.handle_configure(GROUP, GroupConfig::default(), two);
+    assert_eq!(harness.groups.configuration(GROUP), GroupConfig::default());
+    harness.fail_rejected_writes();
+    assert_eq!(harness.groups.configuration(GROUP), config);
+    harness.log_rejects_writes = false;
+    assert_eq!(configure(&mut harness, GroupConfig::default()), Ok(()));
+    harness.restart_compacted();
+    assert_eq!(harness.groups.configured().count(), 0);
 }

@@ -1,7 +1,7 @@
 //! Golden bytes of records, as specified in `docs/formats/group-records.md`. Every later version must be able to read
 //! them.
 
-use mainstem_coordinator::group::{Groups, State};
+use mainstem_coordinator::group::{GroupConfig, Groups, State};
 use mainstem_coordinator::{Error, Record};
 
 use crate::consumer::{Consumer, TopicTable};
@@ -59,7 +59,7 @@ fn reads_version_1_records() {
 #[test]
 fn rejects_unknown_kinds_and_versions() {
     for bad in [
-        record(b"\x06\x05group", GROUP_VALUE),
+        record(b"\x07\x05group", GROUP_VALUE),
         record(GROUP_KEY, b"\x02"),
         record(OFFSET_KEY, b"\x02\x0a\x01\x00\x00\x00\x00"),
     ] {
@@ -122,4 +122,19 @@ fn reads_members_of_the_classic_protocol() {
         let value = [&MEMBER_VALUE[..MEMBER_VALUE.len() - 1], damaged].concat();
         assert!(Groups::default().restore(&record(MEMBER_KEY, &value)).is_err(), "{damaged:?}");
     }
+}
+
+#[test]
+fn records_of_configurations_match_the_documented_bytes() {
+    let mut harness = Harness::default();
+    let caller = harness.caller();
+    let config = GroupConfig { session_timeout_ms: Some(5), heartbeat_interval_ms: None };
+    harness.groups.handle_configure(GROUP, config, caller);
+    harness.settle();
+    let expected = record(b"\x06\x05group", b"\x01\x06\x00");
+    assert_eq!(harness.log, [expected.clone()]);
+    let mut restored = Groups::default();
+    restored.restore(&expected).unwrap();
+    assert_eq!(restored.configuration(GROUP), config);
+    assert!(restored.restore(&record(b"\x06\x05group", b"\x01\x06")).is_err());
 }

@@ -1,12 +1,15 @@
-//! `AlterConfigs`, versions 0 to 2: replaces the whole configuration of topics.
+//! `AlterConfigs`, versions 0 to 2: replaces the whole configuration of topics and groups.
 //!
 //! Each resource changes completely or not at all, independently of the others. A topic gets its new configuration when
-//! the change is durable in the catalogue. Only topics can change: the node reads its configuration only at startup.
+//! the change is durable in the catalogue, a group when it is in the log of groups. The node reads its configuration only
+//! at startup.
 //!
 //! `IncrementalAlterConfigs` shares the functions of this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::Response;
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_configs::{
     AlterConfigsRequest, AlterConfigsResource, AlterConfigsResourceResponse, AlterConfigsResponse,
@@ -19,7 +22,8 @@ use super::describe_configs::{BROKER, BROKER_LOGGER, GROUP, TOPIC, is_this_node}
 use crate::append_error::AppendError;
 use crate::broker_config;
 use crate::catalogue::name_error;
-use crate::pending::{AfterChanges, AfterTopicChange};
+use crate::group_config::altered;
+use crate::pending::{AfterChanges, AfterGroupReply, AfterTopicChange};
 use crate::queue_rights::check_queue_settings;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
@@ -111,8 +115,47 @@ pub(crate) fn alter(
     }
     let job = shard.begin_changes(io, outcomes, to_apply.len(), then);
     for (part, change) in to_apply {
+        if change.resource_type == GROUP {
+            configure_group(shard, io, &change, job, part);
+            continue;
+        }
         let name = change.resource_name.clone();
         shard.change_topic(io, &name, TopicChange::AlterConfig(change), AfterTopicChange::Job { job, part });
+    }
+}
+
+/// Changes the configuration of a group.
+fn configure_group(shard: &mut Shard, io: &mut Io<'_, Mail>, change: &ConfigChange, job: u64, part: usize) {
+    let altered = match &shard.controller {
+        Some(controller) => {
+            let before = controller.groups.configuration(&change.resource_name);
+            altered(before, change, &shard.env.shared().config)
+        }
+        None => Err(ErrorCode::NotController.into()),
+    };
+    let config = match altered {
+        Ok(config) => config,
+        Err(error) => return shard.change_done(io, job, part, Err(error)),
+    };
+    shard.call_groups(
+        io,
+        |groups, _, caller| groups.handle_configure(&change.resource_name, config, caller),
+        AfterGroupReply::Configure { job, part },
+    );
+}
+
+/// Continues when the configuration of a group is durable or refused.
+pub(crate) fn group_configured(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    (job, part): (u64, usize),
+    answer: Response,
+) {
+    if let Response::Configure(outcome) = answer {
+        let error = |error: Error| {
+            AppendError::from(ErrorCode::from_code(error.code()).unwrap_or(ErrorCode::UnknownServerError))
+        };
+        shard.change_done(io, job, part, outcome.map_err(error));
     }
 }
 
@@ -205,6 +248,12 @@ fn check(shard: &Shard, change: &ConfigChange) -> Result<bool, AppendError> {
             }
             let what = format!("Cannot update these configs dynamically: [{}]", refused.join(", "));
             Err(invalid_request(&what))
+        }
+        GROUP if name.is_empty() => Err(invalid_request("Group name must not be empty")),
+        GROUP => {
+            let Some(controller) = &shard.controller else { return Err(ErrorCode::NotController.into()) };
+            let before = controller.groups.configuration(name);
+            Ok(altered(before, change, &shard.env.shared().config)? != before)
         }
         BROKER_LOGGER => Err(invalid_request("The levels of loggers are set at the start of the broker")),
         other => Err(invalid_request(&format!("Unknown resource type {other}"))),

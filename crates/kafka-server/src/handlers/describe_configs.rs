@@ -13,6 +13,7 @@ use crate::append_error::AppendError;
 use crate::broker_config::Facts;
 use crate::catalogue::name_error;
 use crate::config_entries::{Entry, Synonym, of_broker, of_loggers, of_topic};
+use crate::group_config::of_group;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -22,7 +23,7 @@ pub(crate) const BROKER: i8 = 4;
 pub(crate) const BROKER_LOGGER: i8 = 8;
 /// Client metrics subscriptions (KIP-714). There are none.
 pub(crate) const CLIENT_METRICS: i8 = 16;
-/// Consumer groups (KIP-848). They have no configuration of their own.
+/// Consumer groups (KIP-848).
 pub(crate) const GROUP: i8 = 32;
 
 pub(crate) fn handle(
@@ -93,7 +94,11 @@ fn entries(
             Err(invalid_request("Client metrics subscription name must not be empty"))
         }
         GROUP if name.is_empty() => Err(invalid_request("Group name must not be empty")),
-        CLIENT_METRICS | GROUP => Ok(Vec::new()),
+        CLIENT_METRICS => Ok(Vec::new()),
+        GROUP => {
+            let Some(controller) = &shard.controller else { return Err(ErrorCode::NotController.into()) };
+            Ok(of_group(controller.groups.configuration(name), config))
+        }
         other => Err(invalid_request(&format!("Unsupported resource type: {other}"))),
     }
 }

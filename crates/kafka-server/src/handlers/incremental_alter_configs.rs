@@ -1,4 +1,5 @@
-//! `IncrementalAlterConfigs`, versions 0 to 1: changes single keys of the configuration of topics (KIP-339).
+//! `IncrementalAlterConfigs`, versions 0 to 1: changes single keys of the configuration of topics and groups
+//! (KIP-339).
 
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::incremental_alter_configs::{

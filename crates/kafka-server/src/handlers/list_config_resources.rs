@@ -43,6 +43,10 @@ fn resources(shard: &Shard, resource_type: i8) -> Vec<ConfigResource> {
     let named = |resource_name: String| ConfigResource { resource_name, resource_type };
     match resource_type {
         BROKER | BROKER_LOGGER => vec![named(shard.env.shared().config.node_id.to_string())],
+        GROUP => {
+            let configured = shard.controller.iter().flat_map(|controller| controller.groups.configured());
+            configured.map(|group_id| named(group_id.to_string())).collect()
+        }
         TOPIC => shard.env.catalogue().by_name.keys().map(|name| named(name.to_string())).collect(),
         _ => Vec::new(),
     }

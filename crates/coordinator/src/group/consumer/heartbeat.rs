@@ -127,7 +127,8 @@ impl GroupContext<'_> {
         let is_new = request.member_epoch == JOINING;
         let following = Following { is_new, replaced: replaced.as_deref(), classic: None };
         let has_changed = self.follow(request, following, topics)?;
-        let heartbeat_interval_ms = self.settings.consumer_heartbeat_interval_ms;
+        let default_ms = self.settings.consumer_heartbeat_interval_ms;
+        let heartbeat_interval_ms = self.config.heartbeat_interval_ms.unwrap_or(default_ms);
         let Some(consumer) = self.group.consumer() else { return Err(unknown_member()) };
         let result = consumer.result(request, has_changed, heartbeat_interval_ms);
         let is_unsaved = self.persist_consumer_group();
@@ -168,7 +169,8 @@ impl GroupContext<'_> {
     /// Renews the session of a member.
     fn renew_consumer_session(&mut self, id: &str) {
         let Some(member) = self.group.consumer().and_then(|consumer| consumer.member(id)) else { return };
-        let timeout_ms = member.session_timeout_ms(self.settings.consumer_session_timeout_ms);
+        let default_ms = self.settings.consumer_session_timeout_ms;
+        let timeout_ms = member.session_timeout_ms(self.config.session_timeout_ms.unwrap_or(default_ms));
         self.set_session_deadline(id, timeout_ms);
     }
 

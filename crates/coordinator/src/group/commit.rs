@@ -4,6 +4,7 @@
 //! change is also recorded in [`changes`](super::changes), so that it can be undone if the write fails. The order of
 //! changes and of records must be the same.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::changes::Change;
@@ -28,13 +29,43 @@ impl Groups {
     /// OffsetCommit. Answered once the offsets are durable.
     pub fn handle_offset_commit(&mut self, now_ms: u64, request: &OffsetCommit<'_>, caller: Caller) {
         let expires_ms = request.retention_ms.map(|retention_ms| now_ms.saturating_add(retention_ms));
-        if let Err(error) = self.check_commit(now_ms, request) {
-            return self
-                .effects
-                .reply(caller, Response::Commit(answer_all_with_error(&request.topics, error)));
+        let OffsetCommit { group_id, member_id, generation, .. } = *request;
+        let checked = self.check_commit(now_ms, request);
+        let checked = self.allow_kept(checked, group_id, (member_id, generation), &request.topics);
+        match checked {
+            Ok(topics) => {
+                let topics = self.store_offsets(now_ms, group_id, None, expires_ms, &topics);
+                self.effects.reply_when_durable(caller, Response::Commit(topics));
+            }
+            Err(error) => {
+                let refused = answer_all_with_error(&request.topics, error);
+                self.effects.reply(caller, Response::Commit(refused));
+            }
         }
-        let topics = self.store_offsets(now_ms, request.group_id, None, expires_ms, &request.topics);
-        self.effects.reply_when_durable(caller, Response::Commit(topics));
+    }
+
+    /// The offsets to commit after the check of their sender. A member of the consumer protocol that sends an older epoch
+    /// may commit for partitions that it has had since then (KIP-1251); the others are refused.
+    pub(super) fn allow_kept<'a, 'b>(
+        &self,
+        checked: Result<(), Error>,
+        group_id: &str,
+        (member_id, epoch): (&str, i32),
+        topics: &'b [TopicRequest<'a, OffsetToCommit<'a>>],
+    ) -> Result<Cow<'b, [TopicRequest<'a, OffsetToCommit<'a>>]>, Error> {
+        let Err(error) = checked else { return Ok(Cow::Borrowed(topics)) };
+        let consumer = self.by_id.get(group_id).and_then(Group::consumer);
+        let Some(kept) = consumer.and_then(|consumer| consumer.kept_since(member_id, epoch)) else {
+            return Err(error);
+        };
+        let mut allowed = topics.to_vec();
+        for topic in &mut allowed {
+            for partition in &mut topic.partitions {
+                let is_kept = kept.contains(&(topic.name, partition.partition));
+                partition.refused = partition.refused.or((!is_kept).then_some(error));
+            }
+        }
+        Ok(Cow::Owned(allowed))
     }
 
     fn check_commit(&mut self, now_ms: u64, request: &OffsetCommit<'_>) -> Result<(), Error> {
@@ -118,7 +149,10 @@ impl Groups {
         topic: &str,
         requested: &OffsetToCommit<'_>,
     ) -> Result<(), Error> {
-        if !requested.exists || topic.len() > NAME_MAX_BYTES {
+        if let Some(error) = requested.refused {
+            return Err(error);
+        }
+        if topic.len() > NAME_MAX_BYTES {
             return Err(Error::UnknownTopicOrPartition);
         }
         if requested.metadata.len() > self.settings.offset_metadata_max_bytes {

@@ -96,8 +96,8 @@ pub struct TopicRequest<'a, P> {
 pub struct OffsetToCommit<'a> {
     /// Partition index.
     pub partition: i32,
-    /// Whether the partition exists. If not, the response has [`Error::UnknownTopicOrPartition`](crate::Error).
-    pub exists: bool,
+    /// Why the offset is not committed, if so: for example, the partition does not exist.
+    pub refused: Option<crate::Error>,
     /// Offset of the next record to read.
     pub offset: i64,
     /// Leader epoch of the last record read, or -1.

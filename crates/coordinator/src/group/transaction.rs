@@ -16,14 +16,20 @@ use crate::{Caller, Error, Record};
 impl Groups {
     /// TxnOffsetCommit. Answered once the offsets are durable; they are pending until the transaction ends.
     pub fn handle_txn_offset_commit(&mut self, now_ms: u64, request: &TxnOffsetCommit<'_>, caller: Caller) {
-        if let Err(error) = self.check_txn_commit(now_ms, request) {
-            return self
-                .effects
-                .reply(caller, Response::Commit(answer_all_with_error(&request.topics, error)));
+        let TxnOffsetCommit { group_id, member_id, generation, .. } = *request;
+        let checked = self.check_txn_commit(now_ms, request);
+        let checked = self.allow_kept(checked, group_id, (member_id, generation), &request.topics);
+        match checked {
+            Ok(topics) => {
+                let producer_id = Some(request.producer_id);
+                let topics = self.store_offsets(now_ms, group_id, producer_id, None, &topics);
+                self.effects.reply_when_durable(caller, Response::Commit(topics));
+            }
+            Err(error) => {
+                let refused = answer_all_with_error(&request.topics, error);
+                self.effects.reply(caller, Response::Commit(refused));
+            }
         }
-        let producer_id = Some(request.producer_id);
-        let topics = self.store_offsets(now_ms, request.group_id, producer_id, None, &request.topics);
-        self.effects.reply_when_durable(caller, Response::Commit(topics));
     }
 
     fn check_txn_commit(&mut self, now_ms: u64, request: &TxnOffsetCommit<'_>) -> Result<(), Error> {

@@ -697,3 +697,31 @@ fn groups_have_configurations_of_their_own() {
     harness.restart_compacted();
     assert_eq!(harness.groups.configured().count(), 0);
 }
+
+#[test]
+fn a_member_commits_at_an_older_epoch_what_it_has_had_since() {
+    let mut harness = Harness::default();
+    let topics = TopicTable::of(&[(TOPIC, 4)]);
+    let (mut first, mut second) = (Consumer::of("1", &[TOPIC]), Consumer::of("2", &[TOPIC]));
+    first.join(&mut harness, &topics).unwrap();
+    second.join(&mut harness, &topics).unwrap();
+    settle(&mut harness, &topics, &mut [&mut first, &mut second]);
+    assert_eq!((first.epoch, second.epoch), (2, 2));
+    let commit = |harness: &mut Harness, consumer: &Consumer, epoch, partition: i32| {
+        harness.commit_as(&member(&consumer.id), epoch, partition, 1)
+    };
+    let (kept, lost) = (first.owned.values().next().unwrap()[0], second.owned.values().next().unwrap()[0]);
+    for is_restarted in [false, true] {
+        if is_restarted {
+            harness.topics = TopicTable::of(&[(TOPIC, 4)]);
+            harness.restart_compacted();
+        }
+        assert_eq!(commit(&mut harness, &first, 1, kept), Ok(()));
+        assert_eq!(commit(&mut harness, &first, 1, lost), Err(Error::StaleMemberEpoch));
+        assert_eq!(commit(&mut harness, &second, 1, lost), Err(Error::StaleMemberEpoch), "it has it since 2");
+        assert_eq!(commit(&mut harness, &first, 0, kept), Err(Error::StaleMemberEpoch));
+        assert_eq!(commit(&mut harness, &first, 3, kept), Err(Error::StaleMemberEpoch));
+        assert_eq!(harness.commit_in_transaction(7, Some(("1", 1)), kept, 1), Ok(()));
+        assert_eq!(harness.commit_in_transaction(7, Some(("1", 1)), lost, 1), Err(Error::IllegalGeneration));
+    }
+}

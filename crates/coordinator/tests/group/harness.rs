@@ -384,7 +384,7 @@ pub(crate) fn static_member<'a>(id: &'a str, instance_id: &'a str) -> MemberSpec
 }
 
 pub(crate) fn one(partition: i32, offset: i64, metadata: &str) -> Vec<TopicRequest<'_, OffsetToCommit<'_>>> {
-    let partition = OffsetToCommit { partition, exists: true, offset, leader_epoch: -1, metadata };
+    let partition = OffsetToCommit { partition, refused: None, offset, leader_epoch: -1, metadata };
     vec![TopicRequest { name: TOPIC, id: [0; 16], partitions: vec![partition] }]
 }
 

@@ -53,9 +53,9 @@ fn commits_are_fenced_by_member_and_generation() {
 fn commit_reports_errors_per_partition() {
     let mut harness =
         Harness::new(Settings { offset_metadata_max_bytes: 3, offsets_max: 2, ..Settings::default() });
-    let mut commit = |partition, metadata, exists| {
+    let mut commit = |partition, metadata, exists: bool| {
         let mut topics = one(partition, 1, metadata);
-        topics[0].partitions[0].exists = exists;
+        topics[0].partitions[0].refused = (!exists).then_some(Error::UnknownTopicOrPartition);
         let caller = harness.caller();
         let request = OffsetCommit {
             group_id: GROUP,

@@ -1,11 +1,11 @@
 //! `ConsumerGroupDescribe`, versions 0 to 1: returns state and members of groups of the consumer protocol.
 
 use mainstem_coordinator::group::{self, DescribedConsumerGroup, DescribedConsumerMember};
-use mainstem_kafka::Uuid;
 use mainstem_kafka::api::consumer_group_describe::{
     Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup, Member,
     TopicPartitions,
 };
+use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_runtime::Io;
 use mainstem_security::{Action, ResourceKind};
 
@@ -34,11 +34,19 @@ pub(crate) fn handle(
             }
             let group = match groups.describe_consumer_group(&group_id) {
                 Ok(group) => existing_group(group, &catalogue, &call),
-                Err(error) => DescribedGroup {
-                    error_code: error.code(),
-                    error_message: Some(format!("Group {group_id} is not a consumer group.")),
+                Err(_) if group_id.is_empty() => DescribedGroup {
+                    error_code: ErrorCode::InvalidGroupId as i16,
                     ..DescribedGroup::default()
                 },
+                Err(error) => {
+                    let is_classic = groups.describe(&group_id).is_ok();
+                    let what = if is_classic { "is not a consumer group" } else { "not found" };
+                    DescribedGroup {
+                        error_code: error.code(),
+                        error_message: Some(format!("Group {group_id} {what}.")),
+                        ..DescribedGroup::default()
+                    }
+                }
             };
             let authorized_operations = call.operations(all, ResourceKind::Group, &group_id);
             DescribedGroup { group_id, authorized_operations, ..group }
@@ -68,7 +76,7 @@ fn existing_group(
             .into_iter()
             .filter(|name| call.may_topic(Action::Describe, name))
             .collect(),
-        subscribed_topic_regex: member.topic_regex,
+        subscribed_topic_regex: Some(member.topic_regex),
         assignment: assignment(member.assignment, catalogue, call),
         target_assignment: assignment(member.target, catalogue, call),
         member_type: if member.is_classic { CLASSIC_MEMBER } else { CONSUMER_MEMBER },

@@ -32,7 +32,11 @@ pub(crate) fn handle(
             let authorized_operations = call.operations(all, ResourceKind::Group, &group_id);
             let group = match groups.describe(&group_id) {
                 Ok(group) => existing_group(group),
-                Err(error) => missing_group(&group_id, error, call.version),
+                Err(error) => {
+                    let is_consumer = groups.describe_consumer_group(&group_id).is_ok();
+                    let what = if is_consumer { "is not a classic group" } else { "not found" };
+                    missing_group(&format!("Group {group_id} {what}."), error, call.version)
+                }
             };
             DescribedGroup { group_id, authorized_operations, ..group }
         };
@@ -61,11 +65,11 @@ fn existing_group(group: group::DescribedGroup) -> DescribedGroup {
     }
 }
 
-fn missing_group(group_id: &str, error: Error, version: i16) -> DescribedGroup {
+fn missing_group(message: &str, error: Error, version: i16) -> DescribedGroup {
     let is_error = version >= GROUP_ID_NOT_FOUND || error != Error::GroupIdNotFound;
     DescribedGroup {
         error_code: if is_error { error.code() } else { 0 },
-        error_message: is_error.then(|| format!("Group {group_id} not found.")),
+        error_message: is_error.then(|| message.to_owned()),
         group_state: State::Dead.name().into(),
         ..DescribedGroup::default()
     }

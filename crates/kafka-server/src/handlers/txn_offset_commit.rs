@@ -106,7 +106,7 @@ pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestCon
 fn to_commit(wanted: &TxnOffsetCommitRequestPartition, count: i32) -> OffsetToCommit<'_> {
     OffsetToCommit {
         partition: wanted.partition_index,
-        exists: (0..count).contains(&wanted.partition_index),
+        refused: (!(0..count).contains(&wanted.partition_index)).then_some(Error::UnknownTopicOrPartition),
         offset: wanted.committed_offset,
         leader_epoch: wanted.committed_leader_epoch,
         metadata: wanted.committed_metadata.as_deref().unwrap_or_default(),

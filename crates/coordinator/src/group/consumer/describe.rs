@@ -38,8 +38,8 @@ fn describe(member: &ConsumerMember) -> DescribedConsumerMember {
         client_id: member.client_id.clone(),
         client_host: member.client_host.clone(),
         topic_names: member.subscription.names.iter().map(|name| name.as_ref().to_owned()).collect(),
-        topic_regex: member.subscription.regex.as_deref().map(str::to_owned),
-        assignment: by_topic(&member.assigned),
+        topic_regex: member.subscription.regex.as_deref().unwrap_or_default().to_owned(),
+        assignment: by_topic(&member.held().copied().collect()),
         target: by_topic(&member.target),
         is_classic: member.classic.is_some(),
     }

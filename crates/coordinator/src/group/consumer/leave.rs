@@ -1,10 +1,12 @@
 //! Members of the consumer protocol that leave: by a heartbeat, by LeaveGroup, and the checks of their commits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::ConsumerGroup;
 use super::heartbeat::{fenced_instance, unknown_member};
 use super::member::{ConsumerMember, LEFT_STATIC, Progress};
+use super::partitions::TopicPartition;
 use super::request::ConsumerHeartbeat;
 use super::response::{ConsumerHeartbeatResult, Refusal};
 use crate::Error;
@@ -62,6 +64,19 @@ impl ConsumerGroup {
         }
     }
 
+    /// The partitions that a member of the consumer protocol has had since an epoch before its current one; `None` for
+    /// other members and epochs.
+    pub(in crate::group) fn kept_since(&self, id: &str, epoch: i32) -> Option<BTreeSet<(&str, i32)>> {
+        let member = self.member(id).filter(|member| member.classic.is_none())?;
+        let kept = || member.since.iter().filter(|(_, since)| **since <= epoch);
+        let named = |partition: &TopicPartition| {
+            self.names.get(&partition.topic_id).map(|name| (&**name, partition.partition))
+        };
+        (1..member.epoch)
+            .contains(&epoch)
+            .then(|| kept().filter_map(|(partition, _)| named(partition)).collect())
+    }
+
     /// The member that LeaveGroup names: an administrator removes it.
     pub(in crate::group) fn find_leaving(
         &self,
@@ -80,9 +95,10 @@ impl ConsumerGroup {
     /// A static member has left for a while.
     fn step_aside(&mut self, now_ms: u64, id: &str) {
         if let Some(member) = self.take(id) {
-            let revoking = super::Partitions::new();
-            let progress = Progress::Stable;
-            self.put(now_ms, ConsumerMember { epoch: LEFT_STATIC, revoking, progress, ..member });
+            let mut member = ConsumerMember { epoch: LEFT_STATIC, progress: Progress::Stable, ..member };
+            member.revoking.clear();
+            member.since.retain(|partition, _| member.assigned.contains(partition));
+            self.put(now_ms, member);
         }
     }
 }

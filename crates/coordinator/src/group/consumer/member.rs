@@ -3,6 +3,7 @@
 //! The epoch of a member tells which target it has reached. It moves on when the member has nothing left to give up:
 //! then it gets what is free of its target at once, and the rest in later heartbeats.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::assignor::Assignor;
@@ -51,6 +52,8 @@ pub(in crate::group) struct ConsumerMember {
     pub(super) previous_epoch: i32,
     pub(super) progress: Progress,
     pub(super) assigned: Partitions,
+    /// The epoch in which it got each partition that it holds (KIP-1251).
+    pub(super) since: BTreeMap<TopicPartition, i32>,
     /// Taken from `assigned`; nobody else gets them before the member has confirmed that.
     pub(super) revoking: Partitions,
     pub(super) target: Partitions,
@@ -75,6 +78,7 @@ impl ConsumerMember {
             previous_epoch: 0,
             progress: Progress::Stable,
             assigned: Partitions::new(),
+            since: BTreeMap::new(),
             revoking: Partitions::new(),
             target: Partitions::new(),
             session: Session::default(),
@@ -135,6 +139,7 @@ impl ConsumerMember {
     pub(super) fn begin_again(&mut self) {
         (self.epoch, self.previous_epoch, self.progress) = (0, 0, Progress::Stable);
         self.assigned.clear();
+        self.since.clear();
         self.revoking.clear();
     }
 

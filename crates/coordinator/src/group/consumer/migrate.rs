@@ -140,6 +140,7 @@ fn converted(
     converted.subscription = Arc::new(Subscription { names, regex: None });
     (converted.epoch, converted.previous_epoch) = (epoch, epoch);
     converted.target = assigned.clone();
+    converted.since = assigned.iter().map(|partition| (*partition, epoch)).collect();
     converted.assigned = assigned;
     converted.classic = Some(ClassicMember {
         session_timeout_ms: member.session_timeout_ms,

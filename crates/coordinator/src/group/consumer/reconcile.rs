@@ -63,6 +63,8 @@ fn step(
     let (free, occupied): (Partitions, Partitions) = missing.copied().partition(|missing| is_free(missing));
     member.assigned = kept.union(&free).copied().collect();
     member.revoking.clear();
+    member.since.retain(|partition, _| kept.contains(partition));
+    member.since.extend(free.into_iter().map(|partition| (partition, target_epoch)));
     member.progress = if occupied.is_empty() { Progress::Stable } else { Progress::Waiting };
     member.advance_to(target_epoch);
 }

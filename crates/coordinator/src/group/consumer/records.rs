@@ -154,6 +154,9 @@ fn member_value(member: &ConsumerMember) -> Vec<u8> {
     for partitions in [&member.assigned, &member.revoking, &member.target] {
         write_partitions(&mut value, partitions);
     }
+    for partition in member.held() {
+        value.signed(member.since.get(partition).copied().unwrap_or(member.epoch).into());
+    }
     write_classic(&mut value, member.classic.as_ref());
     value.0
 }
@@ -224,6 +227,10 @@ pub(in crate::group) fn read_member(id: &str, bytes: &[u8]) -> Result<ConsumerMe
     member.assigned = read_partitions(&mut reader)?;
     member.revoking = read_partitions(&mut reader)?;
     member.target = read_partitions(&mut reader)?;
+    let held: Vec<TopicPartition> = member.held().copied().collect();
+    for partition in held {
+        member.since.insert(partition, reader.signed_32()?);
+    }
     member.classic = read_classic(&mut reader)?;
     member.session = Session::default();
     reader.end()?;

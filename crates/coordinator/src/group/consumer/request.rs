@@ -56,11 +56,12 @@ impl<'a> ConsumerHeartbeat<'a> {
     /// Checks what can be checked without the group.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         let invalid = |message| Err(Refusal { error: Error::InvalidRequest, message });
-        let is_empty = |text: Option<&str>| text.is_some_and(str::is_empty);
-        if self.group_id.is_empty() {
+        let is_blank = |text: &str| text.trim().is_empty();
+        let is_empty = |text: Option<&str>| text.is_some_and(is_blank);
+        if is_blank(self.group_id) {
             return invalid("GroupId can't be empty.");
         }
-        if self.member_id.is_empty() {
+        if is_blank(self.member_id) {
             return invalid("MemberId can't be empty.");
         }
         if is_empty(self.instance_id) {

@@ -67,9 +67,9 @@ pub struct DescribedConsumerMember {
     pub client_host: String,
     /// Names of the topics that it is subscribed to.
     pub topic_names: Vec<String>,
-    /// Regular expression of further names.
-    pub topic_regex: Option<String>,
-    /// The partitions that it may use.
+    /// Regular expression of further names; empty for none.
+    pub topic_regex: String,
+    /// The partitions that it holds, also those that it must give up.
     pub assignment: Vec<TopicPartitions>,
     /// The partitions that it shall have.
     pub target: Vec<TopicPartitions>,

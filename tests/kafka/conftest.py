@@ -6,12 +6,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from broker import KafkaBroker
 
 DEADLINE_S = 30
+# The defaults of the consumer protocol are too slow for tests.
+SETTINGS = ("kafka.group_consumer_heartbeat_interval_ms=200", "kafka.group_consumer_session_timeout_ms=4000")
 
 
 @pytest.fixture(scope="session")
 def kafka():
     """One broker for all the tests of a suite."""
-    shared = KafkaBroker.running() or KafkaBroker.start()
+    shared = KafkaBroker.running() or KafkaBroker.start(*SETTINGS)
     yield shared
     shared.stop()
 
@@ -21,7 +23,7 @@ def own_kafka():
     """A broker that the test may kill; skips the test if the suite uses a running broker."""
     if KafkaBroker.running():
         pytest.skip("needs to kill a broker, and this one is not ours")
-    own = KafkaBroker.start()
+    own = KafkaBroker.start(*SETTINGS)
     yield own
     own.kill()
 

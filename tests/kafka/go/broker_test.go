@@ -70,7 +70,8 @@ func startBroker() (stop func() error, err error) {
 		return nil, err
 	}
 	free := "127.0.0.1:0"
-	command := exec.Command(path, "--listen", free, "--kafka-listen", free, "--http-listen", free, "--data", data)
+	command := exec.Command(path, "--listen", free, "--kafka-listen", free, "--http-listen", free, "--data", data,
+		"--set", "kafka.group_consumer_heartbeat_interval_ms=200")
 	command.Stderr = os.Stderr
 	// The broker ends with this process, however that ends.
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

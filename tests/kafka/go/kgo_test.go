@@ -125,7 +125,7 @@ type member struct {
 	seen   []string
 }
 
-func join(t *testing.T, group, topic string, balancer kgo.GroupBalancer) *member {
+func join(t *testing.T, group, topic string, options ...kgo.Opt) *member {
 	t.Helper()
 	joined := &member{}
 	change := func(by int) func(context.Context, *kgo.Client, map[string][]int32) {
@@ -138,9 +138,10 @@ func join(t *testing.T, group, topic string, balancer kgo.GroupBalancer) *member
 			joined.owned += by * len(changed[topic])
 		}
 	}
-	joined.client = newClient(t, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.Balancers(balancer),
-		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsAssigned(change(1)),
-		kgo.OnPartitionsRevoked(change(-1)), kgo.OnPartitionsLost(change(-1)))
+	options = append(options, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsAssigned(change(1)), kgo.OnPartitionsRevoked(change(-1)),
+		kgo.OnPartitionsLost(change(-1)))
+	joined.client = newClient(t, options...)
 	ctx, cancel := context.WithCancel(context.Background())
 	joined.cancel = cancel
 	joined.over.Add(1)
@@ -184,41 +185,66 @@ func TestNoRecordIsMissedOrRepeatedWhileMembersJoinAndLeave(t *testing.T) {
 		kgo.RangeBalancer(), kgo.RoundRobinBalancer(), kgo.StickyBalancer(), kgo.CooperativeStickyBalancer(),
 	} {
 		t.Run(balancer.ProtocolName(), func(t *testing.T) {
-			topic, group := newTopic(t, 4), unique()
-			producer := newClient(t)
-			var sent []string
-			send := func(prefix string) {
-				for partition := range int32(4) {
-					batch := numbers(50, fmt.Sprint(prefix, partition, "-"))
-					produce(t, producer, topic, partition, batch)
-					sent = append(sent, batch...)
-				}
-			}
-			owns := func(m *member, count int) func() bool {
-				return func() bool { owned, _ := m.state(); return owned == count }
-			}
-			first := join(t, group, topic, balancer)
-			until(t, "all partitions", owns(first, 4))
-			send("a")
-			second := join(t, group, topic, balancer)
-			until(t, "half of them for the first", owns(first, 2))
-			until(t, "half of them for the second", owns(second, 2))
-			send("b")
-			first.leave()
-			until(t, "what the other one had", owns(second, 4))
-			send("c")
-			seen := func() []string {
-				_, ones := first.state()
-				_, twos := second.state()
-				return append(ones, twos...)
-			}
-			until(t, "all records", func() bool { return len(seen()) >= len(sent) })
-			got := seen()
-			slices.Sort(got)
-			slices.Sort(sent)
-			equal(t, got, sent)
+			joinAndLeave(t, unique(), kgo.Balancers(balancer))
 		})
 	}
+}
+
+// KIP-848. The client uses the consumer protocol only if its context has this key; it translates the balancer.
+func TestNoRecordIsMissedOrRepeatedInTheConsumerProtocol(t *testing.T) {
+	ctx := context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)
+	for assignor, balancer := range map[string]kgo.GroupBalancer{
+		"range": kgo.RangeBalancer(), "uniform": kgo.StickyBalancer(),
+	} {
+		t.Run(assignor, func(t *testing.T) {
+			group := unique()
+			joinAndLeave(t, group, kgo.Balancers(balancer), kgo.WithContext(ctx))
+			described, err := newAdmin(t).DescribeConsumerGroups(within(t), group)
+			check(t, err)
+			check(t, described.Error())
+			if got := described[group]; got.AssignorName != assignor || len(got.Members) != 1 {
+				t.Fatalf("described: %+v", got)
+			}
+		})
+	}
+}
+
+// Two members join a group, and the first one leaves it.
+func joinAndLeave(t *testing.T, group string, options ...kgo.Opt) {
+	t.Helper()
+	topic := newTopic(t, 4)
+	producer := newClient(t)
+	var sent []string
+	send := func(prefix string) {
+		for partition := range int32(4) {
+			batch := numbers(50, fmt.Sprint(prefix, partition, "-"))
+			produce(t, producer, topic, partition, batch)
+			sent = append(sent, batch...)
+		}
+	}
+	owns := func(m *member, count int) func() bool {
+		return func() bool { owned, _ := m.state(); return owned == count }
+	}
+	first := join(t, group, topic, options...)
+	until(t, "all partitions", owns(first, 4))
+	send("a")
+	second := join(t, group, topic, options...)
+	until(t, "half of them for the first", owns(first, 2))
+	until(t, "half of them for the second", owns(second, 2))
+	send("b")
+	first.leave()
+	until(t, "what the other one had", owns(second, 4))
+	send("c")
+	seen := func() []string {
+		_, ones := first.state()
+		_, twos := second.state()
+		return append(ones, twos...)
+	}
+	until(t, "all records", func() bool { return len(seen()) >= len(sent) })
+	got := seen()
+	slices.Sort(got)
+	slices.Sort(sent)
+	equal(t, got, sent)
 }
 
 func TestTransactions(t *testing.T) {

@@ -1,6 +1,7 @@
 """Helpers of the tests: records, deadlines, and client settings for fast tests."""
 
 import logging
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -41,10 +42,58 @@ def confluent_producer(kafka, **settings) -> Producer:
 def confluent_consumer(kafka, group, **settings) -> Consumer:
     """librdkafka's consumer, which begins at the start."""
     settings = {key.replace("_", "."): value for key, value in settings.items()}
+    if settings.get("group.protocol") != "consumer":
+        # In the consumer protocol, the broker sets them.
+        settings = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500, **settings}
     return Consumer({
         "bootstrap.servers": kafka.bootstrap, "group.id": group, "auto.offset.reset": "earliest", "logger": LOG,
-        "enable.auto.commit": False, "fetch.wait.max.ms": 500, "session.timeout.ms": 10_000,
-        "heartbeat.interval.ms": 500, **settings})
+        "enable.auto.commit": False, "fetch.wait.max.ms": 500, **settings})
+
+
+class ConfluentMember:
+    """A group member in its own thread; it commits its position before it loses a partition."""
+
+    def __init__(self, kafka, group, topic, **settings):
+        self.consumer = confluent_consumer(kafka, group, **settings)
+        self.seen = []
+        self.owned = set()
+        self.failures = []
+        self._is_over = threading.Event()
+        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _assigned(self, consumer, partitions):
+        self.owned |= {each.partition for each in partitions}
+
+    def _revoked(self, consumer, partitions):
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError._NO_OFFSET:
+                self.failures.append(failure)
+        self.owned -= {each.partition for each in partitions}
+
+    def _lost(self, consumer, partitions):
+        self.owned -= {each.partition for each in partitions}
+        self.failures.append(f"lost {partitions}")
+
+    def _run(self):
+        try:
+            while not self._is_over.is_set():
+                message = self.consumer.poll(0.05)
+                if message is not None and not message.error():
+                    self.seen.append(message.value())
+                elif message is not None:
+                    self.failures.append(message.error())
+        finally:
+            self.consumer.close()
+
+    def leave(self):
+        self._is_over.set()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        assert not self.failures
 
 
 class Deliveries:

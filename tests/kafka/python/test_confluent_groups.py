@@ -1,60 +1,12 @@
 """confluent-kafka (librdkafka): consumer groups."""
 
-import threading
-
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
-from peer import (DEADLINE_S, confluent_consumer, confluent_producer, next_message, numbers, produce_all, read, until,
-                  values)
+from peer import (DEADLINE_S, ConfluentMember, confluent_consumer, confluent_producer, next_message, numbers,
+                  produce_all, read, until, values)
 
 each_assignor = pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
-
-
-class Member:
-    """A group member in its own thread; it commits its position before it loses a partition."""
-
-    def __init__(self, kafka, group, topic, **settings):
-        self.consumer = confluent_consumer(kafka, group, **settings)
-        self.seen = []
-        self.owned = set()
-        self.failures = []
-        self._is_over = threading.Event()
-        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _assigned(self, consumer, partitions):
-        self.owned |= {each.partition for each in partitions}
-
-    def _revoked(self, consumer, partitions):
-        try:
-            consumer.commit(asynchronous=False)
-        except KafkaException as failure:
-            if failure.args[0].code() != KafkaError._NO_OFFSET:
-                self.failures.append(failure)
-        self.owned -= {each.partition for each in partitions}
-
-    def _lost(self, consumer, partitions):
-        self.owned -= {each.partition for each in partitions}
-        self.failures.append(f"lost {partitions}")
-
-    def _run(self):
-        try:
-            while not self._is_over.is_set():
-                message = self.consumer.poll(0.05)
-                if message is not None and not message.error():
-                    self.seen.append(message.value())
-                elif message is not None:
-                    self.failures.append(message.error())
-        finally:
-            self.consumer.close()
-
-    def leave(self):
-        self._is_over.set()
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
-        assert not self.failures
 
 
 def test_the_coordinator_has_the_connected_address(kafka, admin, topic, unique):
@@ -107,11 +59,11 @@ def test_members_come_and_go_and_nothing_is_missed_or_read_twice(kafka, make_top
     # gets the partition again. With a committed offset in each partition there is no lookup.
     for partition in range(6):
         produce(10, partition=partition)
-    members = [Member(kafka, unique, topic, partition_assignment_strategy=assignor)]
+    members = [ConfluentMember(kafka, unique, topic, partition_assignment_strategy=assignor)]
     until(lambda: len(seen()) >= len(produced), "the first records")
     for _ in range(2):
         produce(300)
-        members.append(Member(kafka, unique, topic, partition_assignment_strategy=assignor))
+        members.append(ConfluentMember(kafka, unique, topic, partition_assignment_strategy=assignor))
         produce(300)
         until_all_have_joined(members)
         produce(300)
@@ -128,7 +80,7 @@ def test_members_come_and_go_and_nothing_is_missed_or_read_twice(kafka, make_top
 def test_a_static_member_comes_back_without_a_rebalance(kafka, admin, make_topic, unique):
     """KIP-345."""
     topic = make_topic(2)
-    stays = Member(kafka, unique, topic, group_instance_id="stays")
+    stays = ConfluentMember(kafka, unique, topic, group_instance_id="stays")
     leaves = confluent_consumer(kafka, unique, group_instance_id="leaves")
     leaves.subscribe([topic])
     until(lambda: len(leaves.assignment()) == 1 and len(stays.owned) == 1, "half each", step=lambda: leaves.poll(0.05))

@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -16,9 +15,7 @@ import java.util.regex.Pattern;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.CommitFailedException;
-import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.consumer.RangeAssignor;
@@ -34,47 +31,6 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** Offsets and groups with the Java consumer. */
 class ConsumerTest extends WithKafka {
-    /** A group member driven by the test. It commits its position before it loses a partition. */
-    private static final class Member implements ConsumerRebalanceListener, AutoCloseable {
-        final KafkaConsumer<String, String> consumer;
-        final List<String> seen = new ArrayList<>();
-
-        Member(String group, String topic, Map<String, ?> settings) {
-            consumer = consumer(group, settings);
-            consumer.subscribe(List.of(topic), this);
-        }
-
-        void poll() {
-            consumer.poll(Duration.ofMillis(20)).forEach(each -> seen.add(each.value()));
-        }
-
-        int share() {
-            return consumer.assignment().size();
-        }
-
-        /** Generation of the last rebalance that this member has completed. */
-        int generation() {
-            return consumer.groupMetadata().generationId();
-        }
-
-        @Override
-        public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
-            consumer.commitSync();
-        }
-
-        @Override
-        public void onPartitionsAssigned(Collection<TopicPartition> partitions) {}
-
-        @Override
-        public void close() {
-            consumer.close();
-        }
-    }
-
-    private static void pollAll(List<Member> members) {
-        members.forEach(Member::poll);
-    }
-
     @ParameterizedTest
     @ValueSource(classes = {RangeAssignor.class, RoundRobinAssignor.class, StickyAssignor.class,
         CooperativeStickyAssignor.class})
@@ -90,7 +46,7 @@ class ConsumerTest extends WithKafka {
                 send(producer, topic, produced);
                 int fair = 6 / size;
                 until(() -> {
-                    pollAll(members);
+                    Member.pollAll(members);
                     // With cooperative assignment, a member may own partitions while the rebalance continues, but may not
                     // commit in the meantime.
                     return members.stream().allMatch(each -> each.share() == fair)
@@ -104,7 +60,7 @@ class ConsumerTest extends WithKafka {
             send(producer, topic, produced);
         }
         until(() -> {
-            pollAll(members);
+            Member.pollAll(members);
             return seen.size() + members.stream().mapToInt(each -> each.seen.size()).sum() >= produced.size();
         }, () -> "all records");
         members.forEach(each -> {
@@ -205,7 +161,7 @@ class ConsumerTest extends WithKafka {
         try (var stays = new Member(group, topic, Map.of("group.instance.id", "stays"))) {
             try (var leaves = new Member(group, topic, Map.of("group.instance.id", "leaves"))) {
                 until(() -> {
-                    pollAll(List.of(stays, leaves));
+                    Member.pollAll(List.of(stays, leaves));
                     return stays.share() == 2 && leaves.share() == 2;
                 }, () -> "half each");
                 had = new HashSet<>(leaves.consumer.assignment());

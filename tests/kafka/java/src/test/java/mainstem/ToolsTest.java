@@ -221,6 +221,45 @@ class ToolsTest extends WithKafka {
         assertFalse(run(ConsumerGroupCommand::main, with(server, "--list")).contains(group));
     }
 
+    /** KIP-848. */
+    @Test
+    void groupsOfTheConsumerProtocol() throws Exception {
+        String topic = topic(2);
+        String group = unique("group");
+        String[] server = {"--bootstrap-server", bootstrap};
+        String[] described = with(server, "--describe", "--group", group);
+        produce(topic, numbers(10));
+        String got = run(ConsoleConsumer::main, with(server, "--topic", topic, "--group", group, "--from-beginning",
+                "--max-messages", "4", "--command-property", "group.protocol=consumer"));
+        assertEquals("0\n1\n2\n3\n", got);
+        try (var consumer = consumer(group, Map.of("group.protocol", "consumer"))) {
+            consumer.subscribe(List.of(topic));
+            take(consumer, 6);
+            consumer.commitSync();
+            int epoch = consumer.groupMetadata().generationId();
+            assertLine(run(ConsumerGroupCommand::main, with(server, "--list", "--type")), group + "\\s+Consumer\\s*");
+            assertLine(run(ConsumerGroupCommand::main, described),
+                    group + "\\s+" + topic + "\\s+0\\s+10\\s+10\\s+0\\s.*");
+            assertLine(run(ConsumerGroupCommand::main, with(described, "--state", "--verbose")),
+                    group + "\\s+" + bootstrap + ".*\\suniform\\s+Stable\\s+" + epoch + "\\s+" + epoch + "\\s+1\\s*");
+            assertLine(run(ConsumerGroupCommand::main, with(described, "--members", "--verbose")),
+                    group + "\\s.*\\s" + epoch + "\\s+" + topic + ":0,1\\s+" + epoch + "\\s+" + topic + ":0,1\\s*");
+            assertLine(run(GroupsCommand::main, with(server, "--list", "--group-type", "consumer")),
+                    group + "\\s+Consumer\\s+consumer\\s*");
+        }
+        assertLine(run(ConsumerGroupCommand::main, with(described, "--state")), group + ".*\\sEmpty\\s.*");
+        String[] config = with(server, "--entity-type", "groups", "--entity-name", group);
+        String setting = "consumer.session.timeout.ms=50000";
+        run(kafka.admin.ConfigCommand::main, with(config, "--alter", "--add-config", setting));
+        assertLine(run(kafka.admin.ConfigCommand::main, with(config, "--describe")), "\\s*" + setting + " .*");
+        run(ConsumerGroupCommand::main, with(server, "--delete", "--group", group));
+        assertFalse(run(ConsumerGroupCommand::main, with(server, "--list")).contains(group));
+    }
+
+    private static void assertLine(String output, String pattern) {
+        assertTrue(output.lines().anyMatch(line -> line.matches(pattern)), () -> pattern + " is not in\n" + output);
+    }
+
     @Test
     void offsetsAndRecords() throws Exception {
         String topic = topic(2);

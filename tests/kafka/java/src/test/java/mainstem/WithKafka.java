@@ -64,7 +64,8 @@ abstract class WithKafka {
     /** Starts a broker on free ports, with further flags. */
     static Process launch(String... flags) throws IOException {
         List<String> command = new ArrayList<>(List.of(binary(), "--listen", "127.0.0.1:0", "--kafka-listen",
-                "127.0.0.1:0", "--http-listen", "127.0.0.1:0"));
+                "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--set",
+                "kafka.group_consumer_heartbeat_interval_ms=200"));
         command.addAll(List.of(flags));
         Process broker = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
         Runtime.getRuntime().addShutdownHook(new Thread(broker::destroyForcibly));
@@ -155,8 +156,12 @@ abstract class WithKafka {
     /** A consumer that starts at the earliest offset and commits explicitly. */
     static KafkaConsumer<String, String> consumer(String group, Map<String, ?> settings) {
         Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "group.id", group,
-                "auto.offset.reset", "earliest", "enable.auto.commit", "false", "heartbeat.interval.ms", "300"));
+                "auto.offset.reset", "earliest", "enable.auto.commit", "false"));
         all.putAll(settings);
+        // In the consumer protocol, the broker sets the interval.
+        if (!"consumer".equals(all.get("group.protocol"))) {
+            all.put("heartbeat.interval.ms", "300");
+        }
         return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
     }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use kit::security::Host;
 use kit::{Broker, Client, fetch_request};
 use mainstem_kafka::api::alter_configs::{AlterConfigsRequest, AlterConfigsResource};
+use mainstem_kafka::api::consumer_group_describe::ConsumerGroupDescribeRequest;
+use mainstem_kafka::api::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 use mainstem_kafka::api::create_acls::{AclCreation, CreateAclsRequest};
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use mainstem_kafka::api::delete_acls::{DeleteAclsFilter, DeleteAclsRequest};
@@ -350,6 +352,55 @@ fn groups_need_the_right_to_read_the_group_and_its_topics() {
     assert_eq!(all.topics.iter().map(|topic| topic.name.as_str()).collect::<Vec<_>>(), ["orders"]);
     let listed = broker.ask(alice, 4, &ListGroupsRequest::default()).groups;
     assert_eq!(listed.iter().map(|group| group.group_id.as_str()).collect::<Vec<_>>(), ["team"]);
+}
+
+#[test]
+fn members_of_the_consumer_protocol_see_topics_that_they_may_describe() {
+    let mut world = World::new();
+    let heartbeat = |names: &[&str], regex: Option<&str>| ConsumerGroupHeartbeatRequest {
+        group_id: "g".into(),
+        member_id: "m".into(),
+        rebalance_timeout_ms: 1_000,
+        subscribed_topic_names: Some(names.iter().map(|name| (*name).into()).collect()),
+        subscribed_topic_regex: regex.map(Into::into),
+        topic_partitions: Some(Vec::new()),
+        ..ConsumerGroupHeartbeatRequest::default()
+    };
+    let ask = |world: &mut World, client, request: &ConsumerGroupHeartbeatRequest| {
+        let response = world.broker.ask(client, 1, request);
+        let topics = response.assignment.map_or(0, |assignment| assignment.topic_partitions.len());
+        (response.error_code, topics)
+    };
+    let alice = world.alice;
+    assert_eq!(ask(&mut world, alice, &heartbeat(&["orders"], None)), (GROUP, 0));
+    world.allow("User:alice", (3, "g", LITERAL), READ);
+    assert_eq!(ask(&mut world, alice, &heartbeat(&["orders"], None)), (TOPIC, 0));
+    world.allow("User:alice", (2, "orders", LITERAL), DESCRIBE);
+    assert_eq!(ask(&mut world, alice, &heartbeat(&["orders"], None)), (OK, 1));
+    assert_eq!(ask(&mut world, alice, &heartbeat(&["orders", "secrets"], None)), (TOPIC, 0));
+    assert_eq!(ask(&mut world, alice, &heartbeat(&[], Some(".*"))), (OK, 1), "only what she may describe");
+
+    // Who may describe the group sees the topics that he may describe.
+    let describe = ConsumerGroupDescribeRequest { group_ids: vec!["g".into()], ..Default::default() };
+    let mut described = |client| {
+        let group = world.broker.ask(client, 1, &describe).groups.remove(0);
+        (group.error_code, group.members.first().map(|member| member.assignment.topic_partitions.len()))
+    };
+    assert_eq!(described(alice), (OK, Some(1)));
+    let root = world.root;
+    assert_eq!(
+        ask(
+            &mut world,
+            root,
+            &ConsumerGroupHeartbeatRequest { member_id: "r".into(), ..heartbeat(&["secrets"], None) }
+        ),
+        (OK, 1)
+    );
+    let group = world.broker.ask(alice, 1, &describe).groups.remove(0);
+    let seen =
+        group.members.iter().map(|member| member.target_assignment.topic_partitions.len()).sum::<usize>();
+    assert_eq!((group.members.len(), seen), (2, 1));
+    assert!(group.members.iter().all(|member| member.subscribed_topic_names.is_empty()));
 }
 
 #[test]

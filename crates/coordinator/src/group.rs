@@ -24,7 +24,7 @@
 //! | `commit`, `fetch`, `expire` | offsets: commit, fetch, expiry and deletion |
 //! | `forget` | offsets of deleted topics |
 //! | `transaction` | offsets of pending transactions |
-//! | `changes` | undo information for offset records that are not durable yet |
+//! | `changes`, `tombstones` | what failed writes of offsets change back, and tombstones that they have lost |
 //! | `describe` | ListGroups, DescribeGroups |
 //! | `consumer` | the consumer protocol (KIP-848) |
 //! | `configuration` | configurations of groups |
@@ -56,6 +56,7 @@ mod state;
 mod subscription;
 mod sync;
 mod timers;
+mod tombstones;
 mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,7 +133,7 @@ impl Groups {
         for group in self.by_id.values_mut() {
             let bytes_before = group.bytes();
             if let Some(consumer) = group.consumer_mut() {
-                consumer.refresh_topics(topics);
+                consumer.resolve_names(topics);
             }
             self.bytes = self.bytes - bytes_before + group.bytes();
         }
@@ -185,7 +186,9 @@ impl Groups {
             return Err(Error::InvalidSessionTimeout);
         }
         let instance_bytes = request.instance_id.map_or(0, str::len);
-        if request.protocols.len() > PROTOCOLS_MAX || instance_bytes > NAME_MAX_BYTES {
+        if request.protocols.len() > PROTOCOLS_MAX
+            || instance_bytes.max(request.member_id.len()) > NAME_MAX_BYTES
+        {
             return Err(Error::InvalidRequest);
         }
         if !self.by_id.contains_key(request.group_id) {

@@ -8,6 +8,9 @@ use mainstem_security::Action;
 use crate::catalogue::{self, Catalogue};
 use crate::shard_message::RequestContext;
 
+/// Topics looked at, and members and partitions of a new assignment, for one unit of work.
+const ITEMS_PER_UNIT: usize = 2;
+
 /// The topics that a member may know of.
 pub(crate) struct VisibleTopics<'a> {
     catalogue: &'a Catalogue,
@@ -27,9 +30,9 @@ impl<'a> VisibleTopics<'a> {
         Self { catalogue, call: None, looked_at: Cell::new(0) }
     }
 
-    /// Number of topics that were looked at.
-    pub(crate) fn looked_at(&self) -> usize {
-        self.looked_at.get()
+    /// Work of looking at topics and of assignments, units.
+    pub(crate) fn units(&self, assigned: usize) -> u32 {
+        u32::try_from((self.looked_at.get() + assigned) / ITEMS_PER_UNIT).unwrap_or(u32::MAX)
     }
 
     fn look_at(&self, topic: &catalogue::Topic) -> Topic {

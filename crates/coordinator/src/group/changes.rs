@@ -43,6 +43,8 @@ pub(super) struct Changes {
     in_flight: VecDeque<(WriteId, Vec<Change>)>,
     last_write: u64,
     failed_writes: u64,
+    /// The last write that was reported has failed.
+    is_failing: bool,
 }
 
 impl Changes {
@@ -66,6 +68,11 @@ impl Changes {
         self.failed_writes
     }
 
+    /// Whether the last write that was reported has failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.is_failing
+    }
+
     /// Removes the changes of a write, and returns them with its position among the writes in flight.
     fn take(&mut self, keep: WriteId) -> Option<(usize, Vec<Change>)> {
         let at = self.in_flight.binary_search_by_key(&keep, |(known, _)| *known).ok()?;
@@ -76,7 +83,9 @@ impl Changes {
 impl Groups {
     /// The write is durable.
     pub fn write_succeeded(&mut self, keep: WriteId) {
+        self.effects.changes.is_failing = false;
         self.configurations.write_succeeded(keep);
+        self.repeat_tombstones(keep);
         let Some((at, changes)) = self.effects.changes.take(keep) else { return };
         // An earlier write of the same offset no longer matters if it fails later.
         for (_, earlier) in self.effects.changes.in_flight.iter_mut().take(at) {
@@ -90,6 +99,8 @@ impl Groups {
     /// If several writes failed, report the newest first.
     pub fn write_failed(&mut self, keep: WriteId) {
         self.effects.changes.failed_writes += 1;
+        self.effects.changes.is_failing = true;
+        self.note_lost_tombstones(keep);
         self.configurations.write_failed(keep);
         let Some((at, mut changes)) = self.effects.changes.take(keep) else { return };
         while let Some(change) = changes.pop() {

@@ -44,8 +44,8 @@ impl Groups {
         }
     }
 
-    /// The offsets to commit after the check of their sender. A member of the consumer protocol that sends an older epoch
-    /// may commit for partitions that it has had since then (KIP-1251); the others are refused.
+    /// The offsets to commit after the check of their sender. A member of the consumer protocol that sends an older
+    /// epoch may commit for partitions that it has had since then (KIP-1251); the others are refused.
     pub(super) fn allow_kept<'a, 'b>(
         &self,
         checked: Result<(), Error>,

@@ -43,14 +43,24 @@ impl Configurations {
     }
 
     pub(super) fn write_succeeded(&mut self, write: WriteId) {
-        self.before.retain(|(known, ..)| *known != write);
+        if let Some((_, group_id)) = self.take(write) {
+            // An earlier write of the same configuration no longer matters if it fails later.
+            self.before.retain(|(known, of, _)| *known > write || *of != group_id);
+        }
     }
 
     pub(super) fn write_failed(&mut self, write: WriteId) {
-        if let Some(at) = self.before.iter().position(|(known, ..)| *known == write) {
-            let (_, group_id, before) = self.before.remove(at);
-            self.set(group_id, before);
+        let Some((before, group_id)) = self.take(write) else { return };
+        match self.before.iter_mut().find(|(known, of, _)| *known > write && *of == group_id) {
+            Some((_, _, later)) => *later = before,
+            None => self.set(group_id, before),
         }
+    }
+
+    fn take(&mut self, write: WriteId) -> Option<(GroupConfig, Arc<str>)> {
+        let at = self.before.iter().position(|(known, ..)| *known == write)?;
+        let (_, group_id, before) = self.before.remove(at);
+        Some((before, group_id))
     }
 }
 

@@ -2,12 +2,12 @@
 //!
 //! Every change of members, of subscriptions or of the subscribed topics begins an epoch of the group. For each epoch
 //! the coordinator computes a target: the partitions that each member is to have. A member follows at its own pace, in
-//! its heartbeats: it gives up what it shall not keep, confirms that, and gets what it shall have as soon as nobody
-//! else holds it. Nobody waits for the slowest member, and who keeps its partitions never stops.
+//! its heartbeats: it gives up what is not in its target, confirms that, and gets the rest of its target as soon as
+//! nobody else holds it. Nobody waits for the slowest member, and members that keep their partitions never stop.
 //!
 //! # Invariants
 //! - A partition has at most one holder: a member that it is assigned to, or that has not confirmed its revocation.
-//! - A member without anything to give up or to wait for is at the epoch of the target.
+//! - A member whose progress is `Stable` has its whole target of its own epoch.
 //! - Each change marks what it changes; [`ConsumerGroup::take_records`] returns the records of all that is marked.
 //!
 //! # Files
@@ -47,15 +47,20 @@ pub use response::{
 pub use subscription::{Topic, Topics};
 
 use super::state::State;
-use crate::Record;
+use crate::{Error, Record};
 use assignor::{Assignor, Subscriber, assign};
 pub(super) use member::ConsumerMember;
 pub(super) use records::{read_group, read_member};
-use subscription::{Resolved, Subscription};
+use subscription::{Matched, Resolved, Selection, Subscription, matching};
 
 /// Memory charged for a partition that a subscription selects: it is in a target, an assignment and the table of
 /// holders, bytes.
 const PARTITION_BYTES: usize = 96;
+
+/// Number of different regular expressions in a group.
+const REGEXES_MAX: usize = 10;
+/// Work of compiling a regular expression, in topics that are looked at.
+const REGEX_WORK: usize = 6_000;
 
 #[derive(Debug, Default)]
 pub(super) struct ConsumerGroup {
@@ -89,14 +94,16 @@ pub(super) struct ConsumerGroup {
     /// Memory charged to the members, and to what they have subscribed to.
     member_bytes: usize,
     subscription_bytes: usize,
-    /// Number of topics that each member selects, of all members.
-    selected_count: usize,
-    unsaved: Unsaved,
+    /// What the members select together.
+    selection: Selection,
+    /// Members have gone since the topics were collected.
+    are_topics_outdated: bool,
+    pending: PendingRecords,
 }
 
 /// What the log does not have yet.
 #[derive(Debug, Default)]
-struct Unsaved {
+struct PendingRecords {
     is_group: bool,
     members: BTreeSet<Arc<str>>,
     /// Tombstones of what the group was before.
@@ -109,8 +116,8 @@ struct Unsaved {
 
 impl ConsumerGroup {
     pub(super) fn new(now_ms: u64, failed_writes: u64) -> Self {
-        let unsaved = Unsaved { failed_writes, ..Unsaved::default() };
-        Self { since_ms: now_ms, unsaved, ..Self::default() }
+        let pending = PendingRecords { failed_writes, ..PendingRecords::default() };
+        Self { since_ms: now_ms, pending, ..Self::default() }
     }
 
     pub(super) fn state(&self) -> State {
@@ -135,7 +142,7 @@ impl ConsumerGroup {
 
     /// Whether the log has a record of the group.
     pub(super) fn is_persisted(&self) -> bool {
-        self.unsaved.is_persisted
+        self.pending.is_persisted
     }
 
     pub(super) fn member(&self, id: &str) -> Option<&ConsumerMember> {
@@ -160,11 +167,16 @@ impl ConsumerGroup {
         self.member_bytes + self.subscription_bytes
     }
 
-    /// Whether a member is subscribed to the topic.
+    /// Whether a member is subscribed to the topic, or may be: after a restart nobody knows what regular expressions
+    /// select before the first heartbeat.
     pub(super) fn is_subscribed_to(&self, topic: &str) -> bool {
-        self.subscriptions.iter().any(|(subscription, resolved)| {
-            subscription.names.contains(topic) || resolved.names.contains(topic)
-        })
+        self.subscriptions.iter().filter(|(_, resolved)| resolved.members > 0).any(
+            |(subscription, resolved)| {
+                subscription.names.contains(topic)
+                    || resolved.names.contains(topic)
+                    || subscription.regex.is_some() && self.topics_version.is_none()
+            },
+        )
     }
 
     /// Adds a member, or replaces the one with its id.
@@ -188,7 +200,7 @@ impl ConsumerGroup {
             member.subscription = known.clone();
         }
         self.subscriptions.entry(member.subscription.clone()).or_default().members += 1;
-        self.unsaved.members.insert(member.id.clone());
+        self.pending.members.insert(member.id.clone());
         self.members.insert(member.id.clone(), member);
     }
 
@@ -210,7 +222,7 @@ impl ConsumerGroup {
         if let Some(resolved) = self.subscriptions.get_mut(&member.subscription) {
             resolved.members -= 1;
         }
-        self.unsaved.members.insert(member.id.clone());
+        self.pending.members.insert(member.id.clone());
         Some(member)
     }
 
@@ -220,7 +232,11 @@ impl ConsumerGroup {
         if self.members.is_empty() {
             self.since_ms = now_ms;
         }
-        self.update_topics();
+        // The next heartbeat does the rest: many members may go at once.
+        self.are_topics_outdated = true;
+        if self.members.is_empty() {
+            self.update_topics();
+        }
         self.begin_epoch();
         Some(member)
     }
@@ -228,7 +244,7 @@ impl ConsumerGroup {
     fn begin_epoch(&mut self) {
         self.epoch = self.epoch.checked_add(1).unwrap_or(1);
         self.epoch_topics_hash = self.topics_hash;
-        self.unsaved.is_group = true;
+        self.pending.is_group = true;
     }
 
     /// Partitions by the names of their topics.
@@ -241,16 +257,57 @@ impl ConsumerGroup {
         named.collect()
     }
 
-    /// Resolves the subscriptions again if the topics have changed since.
-    pub(super) fn refresh_topics(&mut self, topics: &dyn Topics) {
-        if self.topics_version != Some(topics.version()) {
-            for (subscription, resolved) in &mut self.subscriptions {
-                let members = resolved.members;
-                *resolved = Resolved { members, ..subscription.resolve(topics) };
-            }
-            self.topics_version = Some(topics.version());
-            self.update_topics();
+    /// Looks up the topics again if they have changed since, or members have gone. Returns the work of doing so.
+    fn refresh_topics(&mut self, topics: &dyn Topics) -> usize {
+        let is_current = self.topics_version == Some(topics.version());
+        if is_current && !self.are_topics_outdated {
+            return 0;
         }
+        self.subscriptions.retain(|_, resolved| resolved.members > 0);
+        let mut work = self.subscriptions.len();
+        if !is_current {
+            let regexes: BTreeSet<Arc<str>> =
+                self.subscriptions.keys().filter_map(|subscription| subscription.regex.clone()).collect();
+            work += regexes.len() * REGEX_WORK;
+            let matched: BTreeMap<Arc<str>, Vec<Matched>> =
+                regexes.into_iter().map(|pattern| (pattern.clone(), matching(&pattern, topics))).collect();
+            self.resolve(topics, &matched);
+            self.topics_version = Some(topics.version());
+        }
+        self.update_topics();
+        work
+    }
+
+    /// Looks up the topics that members are subscribed to by name, after a restart. What regular expressions select
+    /// depends on the rights of the members: their first heartbeat tells.
+    pub(super) fn resolve_names(&mut self, topics: &dyn Topics) {
+        self.resolve(topics, &BTreeMap::new());
+        self.update_topics();
+    }
+
+    /// Resolves all subscriptions, up to the limits of a group.
+    fn resolve(&mut self, topics: &dyn Topics, matched: &BTreeMap<Arc<str>, Vec<Matched>>) {
+        let mut selection = Selection::default();
+        for (subscription, resolved) in &mut self.subscriptions {
+            selection.begin(resolved.members);
+            let matched = subscription.regex.as_ref().and_then(|pattern| matched.get(pattern));
+            let matched = matched.map_or(&[][..], Vec::as_slice);
+            *resolved = Resolved {
+                members: resolved.members,
+                ..subscription.resolve(topics, matched, &mut selection)
+            };
+        }
+    }
+
+    /// Checks that the group may have another regular expression.
+    fn check_regexes(&self, pattern: &str) -> Result<(), Refusal> {
+        let known: BTreeSet<&str> =
+            self.subscriptions.keys().filter_map(|subscription| subscription.regex.as_deref()).collect();
+        if known.contains(pattern) || known.len() < REGEXES_MAX {
+            return Ok(());
+        }
+        let message = "The members of the group use too many regular expressions.";
+        Err(Refusal { error: Error::PolicyViolation, message })
     }
 
     /// Collects the topics that the members are subscribed to.
@@ -267,8 +324,12 @@ impl ConsumerGroup {
         let selected = self.subscriptions.values().flat_map(|resolved| &resolved.topics);
         names.extend(selected.map(|(id, (name, _))| (*id, name.clone())));
         self.topics_hash = hash_of(&self.topics);
-        let selected = self.subscriptions.values().map(|resolved| resolved.members * resolved.topics.len());
-        self.selected_count = selected.sum();
+        self.selection = Selection::default();
+        for resolved in self.subscriptions.values() {
+            self.selection.begin(resolved.members);
+            self.selection.add(resolved.topics.len());
+        }
+        self.are_topics_outdated = false;
         let partitions: usize = self.topics.values().map(|count| usize::try_from(*count).unwrap_or(0)).sum();
         let subscribed = self.subscriptions.iter().map(|(known, resolved)| known.bytes() + resolved.bytes());
         self.subscription_bytes = subscribed.sum::<usize>() + partitions * PARTITION_BYTES;
@@ -284,9 +345,12 @@ impl ConsumerGroup {
     /// Returns the number of its members and partitions.
     fn update_target(&mut self, is_subscription_new: bool) -> usize {
         let assignor = self.preferred_assignor();
-        if is_subscription_new || self.topics_hash != self.epoch_topics_hash || self.assignor != assignor {
+        let has_changed =
+            is_subscription_new || self.topics_hash != self.epoch_topics_hash || self.assignor != assignor;
+        if has_changed && self.epoch == self.assignment_epoch {
             self.begin_epoch();
         }
+        self.epoch_topics_hash = self.topics_hash;
         if self.epoch == self.assignment_epoch {
             return 0;
         }
@@ -298,35 +362,49 @@ impl ConsumerGroup {
         for (member, target) in self.members.values_mut().zip(targets) {
             if member.target != target {
                 member.target = target;
-                self.unsaved.members.insert(member.id.clone());
+                self.pending.members.insert(member.id.clone());
             }
         }
         self.assignor = assignor;
         self.assignment_epoch = self.epoch;
-        self.unsaved.is_group = true;
+        self.pending.is_group = true;
         self.members.values().map(|member| 1 + member.target.len()).sum()
     }
 
-    /// Replaces the members and holders of a group that was restored record by record.
-    pub(super) fn finish_restore(&mut self) {
+    /// Replaces the members and holders of a group that was restored record by record. Returns the keys of records that
+    /// the log should not have.
+    pub(super) fn finish_restore(&mut self, group_id: &str) -> Vec<Vec<u8>> {
         let mut members: Vec<ConsumerMember> = std::mem::take(&mut self.members).into_values().collect();
         self.holders.clear();
+        self.instances.clear();
         self.subscriptions.clear();
         self.votes.clear();
         self.member_bytes = 0;
         self.consumers = 0;
         // If a write failed before the crash, an older record of a member may claim what a newer one has got.
-        members.sort_by_key(|member| std::cmp::Reverse(member.epoch));
+        members.sort_by_key(|member| std::cmp::Reverse(member.epoch.max(member.previous_epoch)));
         let since_ms = self.since_ms;
+        let mut stale = Vec::new();
         for mut member in members {
+            let has_successor = member
+                .instance_id
+                .as_ref()
+                .is_some_and(|instance_id| self.instances.contains_key(instance_id));
+            if has_successor {
+                stale.push(records::member_key(group_id, &member.id));
+                continue;
+            }
             let holders = &self.holders;
             member.assigned.retain(|partition| !holders.contains_key(partition));
             member.revoking.retain(|partition| !holders.contains_key(partition));
+            member.since.retain(|partition, _| !holders.contains_key(partition));
             self.put(since_ms, member);
         }
         self.since_ms = since_ms;
         self.topics_version = None;
-        self.unsaved = Unsaved { is_persisted: self.unsaved.is_persisted, ..Unsaved::default() };
+        self.pending =
+            PendingRecords { is_persisted: self.pending.is_persisted, ..PendingRecords::default() };
+        stale
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Group {
     id: Arc<str>,
     phase: Phase,
     generation: i32,
+    /// Generation that the log has, if it is ahead.
+    stored_generation: i32,
     protocol_type: Option<String>,
     protocol: Option<Arc<str>>,
     leader: Option<Arc<str>>,
@@ -77,6 +79,7 @@ impl Group {
             id,
             phase: Phase { state: State::Empty, previous: State::Dead, since_ms: now_ms },
             generation: 0,
+            stored_generation: 0,
             protocol_type: None,
             protocol: None,
             leader: None,
@@ -163,7 +166,8 @@ impl Group {
         let generation = self.generation;
         self.begin_generation();
         let record = records::group(self);
-        self.generation = generation;
+        // The next generation is another one: a member that has joined it may not find the stored one after a crash.
+        self.stored_generation = std::mem::replace(&mut self.generation, generation);
         self.is_persisted = true;
         record
     }
@@ -173,7 +177,7 @@ impl Group {
         self.consumer = Some(consumer);
     }
 
-    /// Changes to the classic protocol.
+    /// Takes what the group is in the consumer protocol.
     pub(super) fn take_consumer(&mut self) -> Option<Box<ConsumerGroup>> {
         self.consumer.take()
     }
@@ -293,7 +297,8 @@ impl Group {
     }
 
     pub(super) fn begin_generation(&mut self) {
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.generation = self.generation.max(self.stored_generation).checked_add(1).unwrap_or(1);
+        self.stored_generation = 0;
     }
 
     /// The members have joined, and wait for the leader's assignment.

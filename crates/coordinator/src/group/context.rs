@@ -13,6 +13,7 @@ use super::records;
 use super::response::{Effect, JoinResponse, Response};
 use super::settings::Settings;
 use super::timers::{TimerKind, Timers};
+use super::tombstones::Tombstones;
 use crate::{Caller, Error, Record};
 
 /// Effects to perform, in order.
@@ -22,6 +23,7 @@ pub(super) struct Effects {
     /// Members and partitions of the assignments that were computed and are not charged to anyone yet.
     pub(super) assigned: usize,
     pub(super) changes: Changes,
+    pub(super) tombstones: Tombstones,
 }
 
 impl Effects {
@@ -40,6 +42,7 @@ impl Effects {
             return None;
         }
         let keep = self.changes.assign_write(records.len());
+        self.tombstones.note_write(keep, &records);
         self.queue.push_back(Effect::Persist { keep, records });
         Some(keep)
     }

@@ -27,12 +27,14 @@ impl Groups {
             (Key::GroupConfig { group_id }, value) => self.restore_config(group_id, value.as_deref())?,
             (Key::ConsumerGroup { group_id }, value) => {
                 let stored = value.as_deref().map(consumer::read_group).transpose()?;
-                self.restore_consumer(group_id, |consumer| consumer.restore_group(stored));
+                self.restore_consumer(group_id, stored.is_some(), |consumer| consumer.restore_group(stored));
             }
             (Key::ConsumerMember { group_id, member_id }, value) => {
                 let member =
                     value.as_deref().map(|value| consumer::read_member(member_id, value)).transpose()?;
-                self.restore_consumer(group_id, |consumer| consumer.restore_member(member_id, member));
+                self.restore_consumer(group_id, member.is_some(), |consumer| {
+                    consumer.restore_member(member_id, member);
+                });
             }
             (Key::Offset { group_id, producer_id, topic, partition }, Some(value)) => {
                 let offset = records::read_offset(value)?;
@@ -51,15 +53,29 @@ impl Groups {
     }
 
     fn restore_group(&mut self, group_id: &str, stored: Option<StoredGroup>) {
+        // The newest record tells which protocol the group uses: a tombstone of the other one was lost.
+        let is_classic = stored.is_some();
         let group = self.group_or_insert(group_id);
         let bytes_before = group.bytes();
+        let replaced = if is_classic { group.take_consumer() } else { None };
         group.restore(stored);
         let bytes = group.bytes();
+        for tombstone in replaced.into_iter().flat_map(|mut consumer| consumer.take_tombstones(group_id)) {
+            self.effects.tombstones.note_stale(tombstone.key);
+        }
         self.bytes = self.bytes - bytes_before + bytes;
         self.remove_if_unused(group_id);
     }
 
-    fn restore_consumer(&mut self, group_id: &str, change: impl FnOnce(&mut ConsumerGroup)) {
+    fn restore_consumer(&mut self, group_id: &str, has_value: bool, change: impl FnOnce(&mut ConsumerGroup)) {
+        let group = self.group_or_insert(group_id);
+        if has_value && group.is_persisted() {
+            let bytes_before = group.bytes();
+            group.end_classic();
+            let bytes = group.bytes();
+            self.bytes = self.bytes - bytes_before + bytes;
+            self.effects.tombstones.note_stale(records::group_tombstone(group_id).key);
+        }
         let group = self.group_or_insert(group_id);
         let mut consumer = group.take_consumer().unwrap_or_default();
         change(&mut consumer);
@@ -76,8 +92,11 @@ impl Groups {
         let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
         for group_id in group_ids {
             if let Some(consumer) = self.by_id.get_mut(&group_id).and_then(Group::consumer_mut) {
-                consumer.finish_restore();
+                let stale = consumer.finish_restore(&group_id);
                 self.bytes += consumer.bytes();
+                for key in stale {
+                    self.effects.tombstones.note_stale(key);
+                }
             }
             self.with_group(now_ms, &group_id, |context| {
                 context.resume_consumer_group();

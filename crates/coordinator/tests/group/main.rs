@@ -2,6 +2,7 @@
 
 mod consumer;
 mod consumer_model;
+mod failures;
 mod format;
 mod harness;
 mod join;

@@ -1,5 +1,5 @@
-//! Random mixtures of clients of both protocols in one group: they start, stop, change the protocol and fall silent, the
-//! broker restarts from its log, and the group changes over and back.
+//! Random mixtures of clients of both protocols in one group: they start, stop, change the protocol and fall silent,
+//! the broker restarts from its log, and the group changes over and back.
 //!
 //! Invariants: no partition is owned by two clients at a time; when all is quiet, each partition is owned.
 

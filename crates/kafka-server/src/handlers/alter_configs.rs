@@ -1,8 +1,8 @@
 //! `AlterConfigs`, versions 0 to 2: replaces the whole configuration of topics and groups.
 //!
 //! Each resource changes completely or not at all, independently of the others. A topic gets its new configuration when
-//! the change is durable in the catalogue, a group when it is in the log of groups. The node reads its configuration only
-//! at startup.
+//! the change is durable in the catalogue, a group when it is in the log of groups. The node reads its configuration
+//! only at startup.
 //!
 //! `IncrementalAlterConfigs` shares the functions of this file.
 

@@ -18,8 +18,6 @@ use crate::visible_topics::VisibleTopics;
 
 /// Last version in which the coordinator chooses the identifier of a new member (KIP-1082).
 const MEMBER_ID_CHOSEN: i16 = 0;
-/// Topics looked at, and members and partitions of a new assignment, for one unit of work.
-const ITEMS_PER_UNIT: usize = 2;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -65,7 +63,7 @@ pub(crate) fn handle(
         },
         AfterGroupReply::ConsumerGroupHeartbeat(call.clone()),
     );
-    io.charge(u32::try_from((topics.looked_at() + assigned) / ITEMS_PER_UNIT).unwrap_or(u32::MAX));
+    io.charge(topics.units(assigned));
 }
 
 fn check(call: &RequestContext, request: &ConsumerGroupHeartbeatRequest) -> Result<(), ErrorCode> {

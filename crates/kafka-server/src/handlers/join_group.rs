@@ -60,11 +60,16 @@ pub(crate) fn handle(
     };
     let catalogue = shard.env.catalogue().clone();
     let topics = VisibleTopics::new(&catalogue, &call);
+    let mut assigned = 0;
     shard.call_groups(
         io,
-        |groups, now_ms, caller| groups.handle_join(now_ms, &join, &topics, caller),
+        |groups, now_ms, caller| {
+            groups.handle_join(now_ms, &join, &topics, caller);
+            assigned = groups.take_assigned();
+        },
         AfterGroupReply::JoinGroup(call.clone()),
     );
+    io.charge(topics.units(assigned));
 }
 
 /// Answers with what the groups have answered.

@@ -1,14 +1,14 @@
 //! Members of the classic protocol in a group of the consumer protocol, while its clients change over.
 //!
-//! Such a member is not asked for an assignment: the coordinator assigns, and the member never leads. Its JoinGroup says
-//! what a heartbeat of the consumer protocol says, takes one step toward the target, and is answered at once, with the
-//! member's epoch as generation. SyncGroup fetches the partitions. Heartbeats tell the member to join again when it has
+//! Such a member is not asked for an assignment: the coordinator assigns, and the member never leads. Its JoinGroup
+//! says what a heartbeat of the consumer protocol says, takes one step toward the target, and is answered at once, with
+//! the member's epoch as generation. SyncGroup fetches the partitions. Heartbeats tell the member to join again when it has
 //! something to give up or to get.
 
 use std::sync::Arc;
 
 use super::ConsumerGroup;
-use super::heartbeat::Following;
+use super::heartbeat::AdmittedMember;
 use super::member::{ClassicMember, ConsumerMember, Progress};
 use super::partitions::{Partitions, TopicId};
 use super::request::{ConsumerHeartbeat, JOINING, OwnedTopic};
@@ -45,10 +45,10 @@ impl GroupContext<'_> {
             // A client that loses the response must not leave a phantom member behind (KIP-394).
             return self.reject_join(caller, &joining.id, Error::MemberIdRequired);
         }
-        match self.follow_classic(request, &joining, topics) {
-            Ok(is_unsaved) => {
+        match self.apply_join(request, &joining, topics) {
+            Ok(has_records) => {
                 let answer = self.joined_consumer_group(&joining.id);
-                if is_unsaved {
+                if has_records {
                     self.effects.reply_when_durable(caller, Response::Join(answer));
                 } else {
                     self.effects.reply(caller, Response::Join(answer));
@@ -60,19 +60,19 @@ impl GroupContext<'_> {
     }
 
     /// Takes a step with a member that joins. Returns whether that must be durable before it is answered.
-    fn follow_classic(
+    fn apply_join(
         &mut self,
         request: &JoinGroup<'_>,
         joining: &Joining,
         topics: &dyn Topics,
     ) -> Result<bool, Error> {
-        let said = subscription_of(request).ok_or(Error::InconsistentGroupProtocol)?;
+        let subscribed = subscription_of(request).ok_or(Error::InconsistentGroupProtocol)?;
         if !self.has_room_for(bytes_of(request)) {
             return Err(Error::PolicyViolation);
         }
         let id_of =
             |(name, partitions): &(&str, Vec<i32>)| Some((topics.topic(name)?.id, partitions.clone()));
-        let owned: Vec<(TopicId, Vec<i32>)> = said.owned.iter().filter_map(id_of).collect();
+        let owned: Vec<(TopicId, Vec<i32>)> = subscribed.owned.iter().filter_map(id_of).collect();
         let owned = owned.iter().map(|(topic_id, partitions)| OwnedTopic { topic_id: *topic_id, partitions });
         let known = self.group.consumer().and_then(|consumer| consumer.member(&joining.id));
         let heartbeat = ConsumerHeartbeat {
@@ -82,7 +82,7 @@ impl GroupContext<'_> {
             instance_id: request.instance_id,
             rack_id: None,
             rebalance_timeout_ms: request.rebalance_timeout_ms.max(0),
-            topic_names: Some(said.topics),
+            topic_names: Some(subscribed.topics),
             topic_regex: Some(""),
             assignor: None,
             owned: Some(owned.collect()),
@@ -93,13 +93,13 @@ impl GroupContext<'_> {
             session_timeout_ms: request.session_timeout_ms.max(0).cast_unsigned(),
             protocols: protocols_of(request),
         };
-        let following = Following {
+        let admitted = AdmittedMember {
             is_new: known.is_none(),
             replaced: joining.replaced.as_deref(),
             classic: Some(classic),
         };
-        self.follow(&heartbeat, following, topics).map_err(|refusal| refusal.error)?;
-        Ok(self.persist_consumer_group())
+        self.apply_heartbeat(&heartbeat, admitted, topics).map_err(|refusal| refusal.error)?;
+        Ok(self.persist_consumer_group(Some(&joining.id)))
     }
 
     /// The response to a member that has joined. It does not lead, so it gets no members.
@@ -199,7 +199,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Whether all members of the classic protocol support one that the client supports, so that they could go on alone.
+    /// Whether all members of the classic protocol support one that the client supports, so that they could go on
+    /// alone.
     fn shares_protocol(&self, request: &JoinGroup<'_>) -> bool {
         let others = || {
             let others = self.members.values().filter(|member| *member.id != *request.member_id);
@@ -213,9 +214,10 @@ impl ConsumerGroup {
 
     /// Partitions as an assignment of a member of the classic protocol, in the version of its subscription.
     pub(super) fn write_assignment(&self, member: &ConsumerMember, partitions: &Partitions) -> Vec<u8> {
-        let said = member.classic_protocol().and_then(|protocol| subscription::read(&protocol.metadata));
+        let subscribed =
+            member.classic_protocol().and_then(|protocol| subscription::read(&protocol.metadata));
         subscription::write_assignment(
-            said.map_or(0, |said| said.version),
+            subscribed.map_or(0, |subscribed| subscribed.version),
             &self.named_partitions(partitions),
         )
     }

@@ -9,7 +9,7 @@ use super::ConsumerGroup;
 use super::member::{ClassicMember, ConsumerMember, LEFT_STATIC, Progress};
 use super::request::{ConsumerHeartbeat, JOINING, LEAVING};
 use super::response::{ConsumerHeartbeatResult, Refusal, by_topic};
-use super::subscription::{Resolved, Subscription, Topics, compile};
+use super::subscription::{Resolved, Selection, Subscription, Topics, compile, matching};
 use super::{PARTITION_BYTES, records};
 use crate::group::Groups;
 use crate::group::consumer_group::Group;
@@ -18,15 +18,11 @@ use crate::group::response::Response;
 use crate::group::timers::TimerKind;
 use crate::{Caller, Error};
 
-/// Largest number of topics that all members of a group may select together: the computation of a target takes up to a
-/// tenth of a microsecond for each of them.
-const SELECTED_MAX: usize = 200_000;
-
 /// A subscription, and what it selects if no member has had it before.
 type NewSubscription = (Arc<Subscription>, Option<Resolved>);
 
 /// A member that was admitted.
-pub(super) struct Following<'a> {
+pub(super) struct AdmittedMember<'a> {
     /// Whether it joins, or begins again.
     pub(super) is_new: bool,
     /// The static member whose place it takes.
@@ -71,7 +67,13 @@ impl Groups {
         }
         let not_found = |message| Err(Refusal { error: Error::GroupIdNotFound, message });
         if request.member_epoch != JOINING {
-            return not_found("There is no such consumer group.");
+            // A member that was away while the group has changed back may join again.
+            let is_classic = group.is_some_and(Group::uses_consumer_protocol);
+            return if is_classic {
+                Err(unknown_member())
+            } else {
+                not_found("There is no such consumer group.")
+            };
         }
         if group.is_none() {
             let full = Refusal { error: Error::PolicyViolation, message: "There are too many groups." };
@@ -93,7 +95,7 @@ impl GroupContext<'_> {
         if self.group.consumer().is_none() {
             let consumer = self.upgraded(topics)?;
             self.group.begin_consumer(consumer);
-            let outcome = self.beat(request, topics);
+            let outcome = self.member_heartbeat(request, topics);
             if outcome.is_err() {
                 self.group.take_consumer();
             } else {
@@ -101,7 +103,7 @@ impl GroupContext<'_> {
             }
             return outcome;
         }
-        let outcome = self.beat(request, topics);
+        let outcome = self.member_heartbeat(request, topics);
         self.downgrade_without_consumers();
         outcome
     }
@@ -114,7 +116,7 @@ impl GroupContext<'_> {
     }
 
     /// Returns the response, and whether anything has changed that must be durable first.
-    fn beat(
+    fn member_heartbeat(
         &mut self,
         request: &ConsumerHeartbeat<'_>,
         topics: &dyn Topics,
@@ -125,34 +127,36 @@ impl GroupContext<'_> {
         let Some(consumer) = self.group.consumer() else { return Err(unknown_member()) };
         let replaced = consumer.admit(request, self.settings.members_max)?;
         let is_new = request.member_epoch == JOINING;
-        let following = Following { is_new, replaced: replaced.as_deref(), classic: None };
-        let has_changed = self.follow(request, following, topics)?;
+        let admitted = AdmittedMember { is_new, replaced: replaced.as_deref(), classic: None };
+        let has_changed = self.apply_heartbeat(request, admitted, topics)?;
         let default_ms = self.settings.consumer_heartbeat_interval_ms;
         let heartbeat_interval_ms = self.config.heartbeat_interval_ms.unwrap_or(default_ms);
         let Some(consumer) = self.group.consumer() else { return Err(unknown_member()) };
         let result = consumer.result(request, has_changed, heartbeat_interval_ms);
-        let is_unsaved = self.persist_consumer_group();
-        Ok((result, is_unsaved))
+        let has_records = self.persist_consumer_group(Some(request.member_id));
+        // A repeated heartbeat changes nothing, but what the first one has changed may not be durable yet.
+        let promises = result.assignment.is_some() || result.member_epoch != request.member_epoch;
+        Ok((result, has_records || promises))
     }
 
     /// Takes over what a member that was admitted says, and takes a step with it. Returns whether its assignment has
     /// changed.
-    pub(super) fn follow(
+    pub(super) fn apply_heartbeat(
         &mut self,
         request: &ConsumerHeartbeat<'_>,
-        following: Following<'_>,
+        admitted: AdmittedMember<'_>,
         topics: &dyn Topics,
     ) -> Result<bool, Refusal> {
-        let subscription = self.new_subscription(request, following.replaced, topics)?;
-        self.clear_timers_of(following.replaced);
-        let is_classic = following.classic.is_some();
+        let subscription = self.new_subscription(request, admitted.replaced, topics)?;
+        self.clear_timers_of(admitted.replaced);
+        let is_classic = admitted.classic.is_some();
         let Some(consumer) = self.group.consumer_mut() else { return Err(unknown_member()) };
-        consumer.update_member(self.now_ms, request, following);
+        consumer.update_member(self.now_ms, request, admitted);
         let is_subscription_new = subscription.is_some();
         if let Some((subscription, resolved)) = subscription {
             consumer.subscribe(self.now_ms, request.member_id, subscription, resolved);
         }
-        consumer.refresh_topics(topics);
+        self.effects.assigned += consumer.refresh_topics(topics);
         self.effects.assigned += consumer.update_target(is_subscription_new);
         let has_changed = consumer.reconcile(request.member_id, request);
         let member = consumer.member(request.member_id);
@@ -206,8 +210,10 @@ impl GroupContext<'_> {
         }
         if let Some(pattern) = &new.regex {
             compile(pattern)?;
+            consumer.check_regexes(pattern)?;
         }
-        let resolved = new.resolve(topics);
+        let matched = new.regex.as_deref().map(|pattern| matching(pattern, topics)).unwrap_or_default();
+        let resolved = new.resolve(topics, &matched, &mut Selection::unlimited());
         let bytes = new.bytes() + resolved.bytes() + resolved.partition_count() * PARTITION_BYTES;
         self.check_room(request, &resolved, bytes)?;
         Ok(Some((new, Some(resolved))))
@@ -222,8 +228,8 @@ impl GroupContext<'_> {
         bytes: usize,
     ) -> Result<(), Refusal> {
         let refused = |message| Err(Refusal { error: Error::PolicyViolation, message });
-        let selected = self.group.consumer().map_or(0, |consumer| consumer.selected_count);
-        if selected + resolved.topics.len() > SELECTED_MAX {
+        let has_room = |consumer: &ConsumerGroup| consumer.selection.has_room_for(resolved.topics.len());
+        if !self.group.consumer().is_none_or(has_room) {
             return refused("The members of the group are subscribed to too many topics.");
         }
         let mut member = ConsumerMember::new(request.member_id.into());
@@ -252,7 +258,7 @@ impl GroupContext<'_> {
         if let Some(consumer) = self.group.consumer_mut() {
             consumer.remove(self.now_ms, id);
         }
-        self.persist_consumer_group();
+        self.persist_consumer_group(None);
         self.downgrade_without_consumers();
     }
 
@@ -292,12 +298,14 @@ impl GroupContext<'_> {
         }
     }
 
-    /// Hands out the records of what has changed. Returns whether anything has.
-    pub(super) fn persist_consumer_group(&mut self) -> bool {
+    /// Hands out the records of what has changed, and those of `sender` if earlier ones may be lost. Returns whether
+    /// there are any.
+    pub(super) fn persist_consumer_group(&mut self, sender: Option<&str>) -> bool {
         let failed_writes = self.effects.changes.failed_writes();
+        let is_failing = self.effects.changes.is_failing();
         let group_id = self.group.id().clone();
         let Some(consumer) = self.group.consumer_mut() else { return false };
-        let records = consumer.take_records(&group_id, failed_writes);
+        let records = consumer.take_records(&group_id, (failed_writes, is_failing), sender);
         let has_records = !records.is_empty();
         self.effects.persist(records);
         has_records
@@ -340,8 +348,8 @@ impl ConsumerGroup {
     }
 
     /// Adds the member if it is new, and takes over what the request says about it.
-    fn update_member(&mut self, now_ms: u64, request: &ConsumerHeartbeat<'_>, following: Following<'_>) {
-        let Following { is_new, replaced, classic } = following;
+    fn update_member(&mut self, now_ms: u64, request: &ConsumerHeartbeat<'_>, admitted: AdmittedMember<'_>) {
+        let AdmittedMember { is_new, replaced, classic } = admitted;
         if !is_new {
             let known = self.members.get(request.member_id);
             if known.is_some_and(|member| classic.is_some() || member.is_changed_by(request))
@@ -361,7 +369,7 @@ impl ConsumerGroup {
             None => match self.take(request.member_id) {
                 Some(mut member) => {
                     if member.epoch != LEFT_STATIC {
-                        member.begin_again();
+                        member.reset_for_rejoin();
                     }
                     (member.epoch, member.previous_epoch) = (0, 0);
                     member
@@ -415,7 +423,8 @@ impl ConsumerGroup {
 /// Checks the epoch of a heartbeat. The one before is accepted if the member has nothing that it should not have: it
 /// has not received the last response.
 fn check_epoch(member: &ConsumerMember, request: &ConsumerHeartbeat<'_>) -> Result<(), Refusal> {
-    let is_repeated = request.member_epoch == member.previous_epoch
+    let is_repeated = member.epoch != LEFT_STATIC
+        && request.member_epoch == member.previous_epoch
         && request
             .owned_partitions()
             .is_some_and(|mut owned| owned.all(|owned| member.assigned.contains(&owned)));

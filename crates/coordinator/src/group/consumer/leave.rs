@@ -28,8 +28,11 @@ impl GroupContext<'_> {
         if consumer.member(request.member_id).is_none() {
             return Err(unknown_member());
         }
+        if request.member_epoch == LEFT_STATIC && consumer.is_classic(request.member_id) {
+            return Err(unknown_member());
+        }
         if request.member_epoch == LEFT_STATIC {
-            consumer.step_aside(self.now_ms, request.member_id);
+            consumer.leave_temporarily(self.now_ms, request.member_id);
             self.set_revocation_timer(request.member_id, false);
         } else {
             self.clear_timers_of(Some(request.member_id));
@@ -37,14 +40,14 @@ impl GroupContext<'_> {
                 consumer.remove(self.now_ms, request.member_id);
             }
         }
-        let is_unsaved = self.persist_consumer_group();
+        let has_records = self.persist_consumer_group(None);
         let result = ConsumerHeartbeatResult {
             member_id: request.member_id.to_owned(),
             member_epoch: request.member_epoch,
             heartbeat_interval_ms: 0,
             assignment: None,
         };
-        Ok((result, is_unsaved))
+        Ok((result, has_records))
     }
 
     /// Checks that a committer is a member of the group at its current epoch.
@@ -54,6 +57,10 @@ impl GroupContext<'_> {
 }
 
 impl ConsumerGroup {
+    fn is_classic(&self, id: &str) -> bool {
+        self.member(id).is_some_and(|member| member.classic.is_some())
+    }
+
     /// Checks that a member is at an epoch.
     pub(in crate::group) fn check_epoch(&self, id: &str, epoch: i32) -> Result<(), Error> {
         let member = self.member(id).ok_or(Error::UnknownMemberId)?;
@@ -93,7 +100,7 @@ impl ConsumerGroup {
     }
 
     /// A static member has left for a while.
-    fn step_aside(&mut self, now_ms: u64, id: &str) {
+    fn leave_temporarily(&mut self, now_ms: u64, id: &str) {
         if let Some(member) = self.take(id) {
             let mut member = ConsumerMember { epoch: LEFT_STATIC, progress: Progress::Stable, ..member };
             member.revoking.clear();

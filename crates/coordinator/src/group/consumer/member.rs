@@ -1,4 +1,4 @@
-//! One member of a group of the consumer protocol: what it wants, what it has, what it shall have.
+//! One member of a group of the consumer protocol: its subscription, its partitions, its target.
 //!
 //! The epoch of a member tells which target it has reached. It moves on when the member has nothing left to give up:
 //! then it gets what is free of its target at once, and the rest in later heartbeats.
@@ -18,7 +18,7 @@ pub(super) const LEFT_STATIC: i32 = -2;
 /// How far a member is on the way to its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It has what it shall have at its epoch.
+    /// It has the whole target of its epoch.
     #[default]
     Stable,
     /// It must confirm that it has given up partitions.
@@ -118,7 +118,7 @@ impl ConsumerMember {
         self.classic.as_ref().map_or(default_ms, |classic| classic.session_timeout_ms).into()
     }
 
-    /// Whether the member has what it shall have at an epoch.
+    /// Whether the member has the whole target of an epoch.
     pub(super) fn has_reached(&self, epoch: i32) -> bool {
         self.progress == Progress::Stable && self.epoch == epoch
     }
@@ -136,7 +136,7 @@ impl ConsumerMember {
     }
 
     /// Gives up everything: the member has begun again, and has said that it owns nothing.
-    pub(super) fn begin_again(&mut self) {
+    pub(super) fn reset_for_rejoin(&mut self) {
         (self.epoch, self.previous_epoch, self.progress) = (0, 0, Progress::Stable);
         self.assigned.clear();
         self.since.clear();

@@ -1,9 +1,9 @@
 //! The change of a group with members between the classic and the consumer protocol, while it works.
 //!
 //! The first member of the consumer protocol that joins turns a classic group into one of the consumer protocol. Its
-//! members keep their partitions: their generation becomes the epoch, their assignments the target. When the last member
-//! of the consumer protocol has gone and members of the classic one are left, the group is a classic one again, and
-//! rebalances.
+//! members keep their partitions: their generation becomes the epoch, their assignments the target. When the last
+//! member of the consumer protocol has gone and members of the classic one are left, the group is a classic one again,
+//! and rebalances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl GroupContext<'_> {
         let not_found = |message| Refusal { error: Error::GroupIdNotFound, message };
         let mut consumer = ConsumerGroup::new(self.now_ms, self.effects.changes.failed_writes());
         if self.group.is_persisted() {
-            consumer.unsaved.tombstones.push(records::group_tombstone(self.group.id()));
+            consumer.pending.tombstones.push(records::group_tombstone(self.group.id()));
         }
         if self.group.members().len() == 0 {
             return Ok(consumer);
@@ -56,7 +56,7 @@ impl GroupContext<'_> {
         self.clear_join_timer();
         self.clear_sync_timer();
         while let Some((id, deadline_ms)) = self.group.pop_pending() {
-            self.timers.clear(deadline_ms, self.group.id(), TimerKind::Member(id));
+            self.clear_classic_timer(deadline_ms, id);
         }
         for id in self.group.member_ids() {
             if let Some(caller) = self.group.replace_joining(&id, None) {
@@ -69,11 +69,20 @@ impl GroupContext<'_> {
                 self.effects.reply(caller, Response::Sync(Err(Error::RebalanceInProgress)));
             }
             if let Some(timer_ms) = member.session.timer_ms.take() {
-                self.timers.clear(timer_ms, self.group.id(), TimerKind::Member(id.clone()));
+                self.clear_classic_timer(timer_ms, id.clone());
             }
         }
         self.group.end_classic();
         self.resume_consumer_group();
+    }
+
+    /// Clears a timer of the classic protocol. A member of the consumer protocol with the same id and deadline has the
+    /// same timer: it gets another one with its next session.
+    fn clear_classic_timer(&mut self, timer_ms: u64, id: Arc<str>) {
+        if let Some(member) = self.group.consumer_member_mut(&id) {
+            member.session.timer_ms.take_if(|known| *known == timer_ms);
+        }
+        self.timers.clear(timer_ms, self.group.id(), TimerKind::Member(id));
     }
 
     /// Turns the group into a classic one if only members of the classic protocol are left. They join again.
@@ -94,7 +103,7 @@ impl GroupContext<'_> {
         let assignments: BTreeMap<Arc<str>, Vec<u8>> = consumer.members.values().map(assignment_of).collect();
         let mut new_records = consumer.take_tombstones(self.group.id());
         // Members of this generation learn by their heartbeats that they have to join again; others have an old one.
-        let generation = consumer.members.values().map(|member| member.epoch).max().unwrap_or(0);
+        let generation = consumer.members.values().map(|member| member.epoch).max().unwrap_or(0).max(0);
         let members = std::mem::take(&mut consumer.members).into_values();
         let classic = members.filter_map(|member| {
             let assignment = assignments.get(&member.id).cloned().unwrap_or_default();
@@ -121,8 +130,8 @@ fn converted(
 ) -> Option<ConsumerMember> {
     let protocol =
         group.protocol().and_then(|name| member.protocols.iter().find(|known| &*known.name == name));
-    let said = subscription::read(&protocol.or(member.protocols.first())?.metadata)?;
-    let names: BTreeSet<Arc<str>> = said.topics.iter().map(|name| Arc::from(*name)).collect();
+    let subscribed = subscription::read(&protocol.or(member.protocols.first())?.metadata)?;
+    let names: BTreeSet<Arc<str>> = subscribed.topics.iter().map(|name| Arc::from(*name)).collect();
     let mut assigned = Partitions::new();
     for (name, partitions) in subscription::read_assignment(&member.assignment)? {
         let Some(topic) = topics.topic(name) else { continue };

@@ -36,7 +36,7 @@ impl ConsumerGroup {
         for partition in member.held() {
             self.holders.insert(*partition, member.id.clone());
         }
-        self.unsaved.members.insert(member.id.clone());
+        self.pending.members.insert(member.id.clone());
         has_changed
     }
 }

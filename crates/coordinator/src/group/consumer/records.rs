@@ -10,7 +10,7 @@ use super::assignor::Assignor;
 use super::member::{ClassicMember, ConsumerMember, Progress};
 use super::partitions::{Partitions, TopicId, TopicPartition};
 use super::subscription::Subscription;
-use super::{ConsumerGroup, Unsaved};
+use super::{ConsumerGroup, PendingRecords};
 use crate::Record;
 use crate::bytes::{Malformed, Reader, Writer};
 use crate::group::member::{Protocol, Session};
@@ -27,18 +27,29 @@ pub(in crate::group) struct StoredConsumerGroup {
 }
 
 impl ConsumerGroup {
-    /// Returns the records of all that has changed since the last call; of everything if a write has failed meanwhile.
-    pub(super) fn take_records(&mut self, group_id: &str, failed_writes: u64) -> Vec<Record> {
-        if self.unsaved.failed_writes != failed_writes {
-            self.unsaved.failed_writes = failed_writes;
-            self.unsaved.is_group = true;
-            self.unsaved.members.extend(self.members.keys().cloned());
+    /// Returns the records of all that has changed since the last call. If a write has failed meanwhile, these are the
+    /// records of everything; but as long as writes fail, only those of the group and of `sender` in addition.
+    pub(super) fn take_records(
+        &mut self,
+        group_id: &str,
+        (failed_writes, is_failing): (u64, bool),
+        sender: Option<&str>,
+    ) -> Vec<Record> {
+        if self.pending.failed_writes != failed_writes {
+            self.pending.is_group = true;
+            if is_failing {
+                let sender = sender.and_then(|id| self.members.get(id));
+                self.pending.members.extend(sender.map(|member| member.id.clone()));
+            } else {
+                self.pending.failed_writes = failed_writes;
+                self.pending.members.extend(self.members.keys().cloned());
+            }
         }
-        let Unsaved { is_group, members, tombstones, .. } = &mut self.unsaved;
+        let PendingRecords { is_group, members, tombstones, .. } = &mut self.pending;
         let changed = std::mem::take(members);
         let mut records = std::mem::take(tombstones);
         if std::mem::take(is_group) {
-            self.unsaved.is_persisted = true;
+            self.pending.is_persisted = true;
             records.push(self.group_record(group_id));
         }
         let of_member = |id: Arc<str>| Record {
@@ -50,9 +61,9 @@ impl ConsumerGroup {
     }
 
     /// Returns the tombstones of the group and of all its members, and of what they were before.
-    pub(super) fn take_tombstones(&mut self, group_id: &str) -> Vec<Record> {
-        let mut tombstones = std::mem::take(&mut self.unsaved.tombstones);
-        let members = self.members.keys().chain(&self.unsaved.members);
+    pub(in crate::group) fn take_tombstones(&mut self, group_id: &str) -> Vec<Record> {
+        let mut tombstones = std::mem::take(&mut self.pending.tombstones);
+        let members = self.members.keys().chain(&self.pending.members);
         tombstones.extend(members.map(|id| Record { key: member_key(group_id, id), value: None }));
         tombstones.push(group_tombstone(group_id));
         tombstones
@@ -70,7 +81,7 @@ impl ConsumerGroup {
 
     /// Replaces what the record of the group has.
     pub(in crate::group) fn restore_group(&mut self, stored: Option<StoredConsumerGroup>) {
-        self.unsaved.is_persisted = stored.is_some();
+        self.pending.is_persisted = stored.is_some();
         let Some(stored) = stored else { return };
         self.epoch = stored.epoch;
         self.assignment_epoch = stored.assignment_epoch;
@@ -94,7 +105,7 @@ fn group_key(group_id: &str) -> Vec<u8> {
     key.0
 }
 
-fn member_key(group_id: &str, member_id: &str) -> Vec<u8> {
+pub(super) fn member_key(group_id: &str, member_id: &str) -> Vec<u8> {
     let mut key = Writer::starting_with(CONSUMER_MEMBER);
     key.text(group_id).text(member_id);
     key.0

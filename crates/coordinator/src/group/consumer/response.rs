@@ -71,7 +71,7 @@ pub struct DescribedConsumerMember {
     pub topic_regex: String,
     /// The partitions that it holds, also those that it must give up.
     pub assignment: Vec<TopicPartitions>,
-    /// The partitions that it shall have.
+    /// Its target.
     pub target: Vec<TopicPartitions>,
     /// Whether the client uses the classic protocol.
     pub is_classic: bool,

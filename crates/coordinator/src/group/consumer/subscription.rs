@@ -14,9 +14,14 @@ use super::response::Refusal;
 use crate::Error;
 
 /// Largest size of a compiled regular expression, and of its cache, bytes.
-const REGEX_BYTES_MAX: usize = 1 << 20;
+const REGEX_BYTES_MAX: usize = 128 << 10;
 /// Longest regular expression, bytes: compiling one takes a fraction of a millisecond.
 const PATTERN_BYTES_MAX: usize = 4096;
+
+/// Largest number of topics that all members of a group may select together.
+const SELECTED_MAX: usize = 200_000;
+/// The same for subscriptions, each of which counts once.
+const ENTRIES_MAX: usize = 20_000;
 
 /// A topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,25 +64,86 @@ pub(super) struct Resolved {
     pub(super) topics: BTreeMap<TopicId, (Arc<str>, i32)>,
 }
 
+/// A topic that a regular expression has selected.
+pub(super) type Matched = (Arc<str>, Topic);
+
+/// How much the members of a group select together. It is bounded, because the memory and the computation of targets
+/// grow with it, also when topics are created after members have joined.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Selection {
+    /// Topics of each member, of all members.
+    selected: usize,
+    /// Topics of each subscription, of all subscriptions.
+    entries: usize,
+    /// Members with the subscription that is being resolved.
+    members: usize,
+    is_unlimited: bool,
+}
+
+impl Selection {
+    /// For a subscription that is checked before it is added.
+    pub(super) fn unlimited() -> Self {
+        Self { is_unlimited: true, ..Self::default() }
+    }
+
+    /// Begins a subscription that so many members have.
+    pub(super) fn begin(&mut self, members: usize) {
+        self.members = members;
+    }
+
+    /// Adds topics of the subscription.
+    pub(super) fn add(&mut self, topics: usize) {
+        self.selected += topics * self.members;
+        self.entries += topics;
+    }
+
+    /// Adds a topic of the subscription, if that stays within the limits.
+    fn try_add(&mut self) -> bool {
+        let has_room =
+            self.is_unlimited || self.selected + self.members <= SELECTED_MAX && self.entries < ENTRIES_MAX;
+        if has_room {
+            self.add(1);
+        }
+        has_room
+    }
+
+    /// Whether another member may have a subscription with so many topics.
+    pub(super) fn has_room_for(&self, topics: usize) -> bool {
+        self.selected + topics <= SELECTED_MAX && self.entries + topics <= ENTRIES_MAX
+    }
+}
+
+/// The topics that a regular expression selects.
+pub(super) fn matching(pattern: &str, topics: &dyn Topics) -> Vec<Matched> {
+    let Ok(regex) = compile(pattern) else { return Vec::new() };
+    let mut matched = Vec::new();
+    topics.for_each(&mut |name, topic| {
+        if regex.is_match(name.as_bytes()) {
+            matched.push((name.into(), topic));
+        }
+    });
+    matched
+}
+
 impl Subscription {
-    /// The topics that it selects of those that exist.
-    pub(super) fn resolve(&self, topics: &dyn Topics) -> Resolved {
+    /// The topics that it selects of those that exist, `matched` of them by its regular expression.
+    pub(super) fn resolve(
+        &self,
+        topics: &dyn Topics,
+        matched: &[Matched],
+        selection: &mut Selection,
+    ) -> Resolved {
         let mut resolved = Resolved::default();
-        let mut select = |name: &Arc<str>, topic: Topic| {
+        let named = self.names.iter().filter_map(|name| Some((name.clone(), topics.topic(name)?)));
+        for (name, topic) in named.chain(matched.iter().cloned()) {
+            if resolved.ids.contains(&topic.id) || !selection.try_add() {
+                continue;
+            }
             resolved.ids.insert(topic.id);
             resolved.topics.insert(topic.id, (name.clone(), topic.partitions));
-        };
-        for (name, topic) in self.names.iter().filter_map(|name| Some((name, topics.topic(name)?))) {
-            select(name, topic);
-        }
-        if let Some(regex) = self.regex.as_deref().and_then(|pattern| compile(pattern).ok()) {
-            topics.for_each(&mut |name, topic| {
-                if regex.is_match(name.as_bytes()) {
-                    let name = Arc::from(name);
-                    select(&name, topic);
-                    resolved.names.insert(name);
-                }
-            });
+            if !self.names.contains(&name) {
+                resolved.names.insert(name);
+            }
         }
         resolved
     }

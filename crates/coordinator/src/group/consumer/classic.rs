@@ -2,8 +2,8 @@
 //!
 //! Such a member is not asked for an assignment: the coordinator assigns, and the member never leads. Its JoinGroup
 //! says what a heartbeat of the consumer protocol says, takes one step toward the target, and is answered at once, with
-//! the member's epoch as generation. SyncGroup fetches the partitions. Heartbeats tell the member to join again when it has
-//! something to give up or to get.
+//! the member's epoch as generation. SyncGroup fetches the partitions. Heartbeats tell the member to join again when it
+//! has something to give up or to get.
 
 use std::sync::Arc;
 

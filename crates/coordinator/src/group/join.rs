@@ -104,6 +104,7 @@ impl GroupContext<'_> {
             _ => false,
         };
         if needs_no_rebalance {
+            self.renew_session(id);
             let answer = self.joined(id, self.group.is_leader(id));
             return self.effects.reply(caller, Response::Join(answer));
         }

@@ -24,8 +24,8 @@ impl GroupContext<'_> {
             self.clear_sync_timer();
         }
         if self.group.state() == State::Stable {
-            self.reply_with_assignment(id, caller);
-            return;
+            self.renew_session(id);
+            return self.reply_with_assignment(id, caller);
         }
         let superseded = self.group.member_mut(id).and_then(|member| member.syncing.replace(caller));
         if let Some(superseded) = superseded {

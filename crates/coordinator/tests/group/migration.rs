@@ -465,3 +465,27 @@ fn a_rebalance_under_way_ends_with_an_upgrade() {
     settle_mixed(&mut harness, &topics, &mut [&mut first, &mut second, &mut third], &mut [&mut new]);
     assert!([first.owns().len(), second.owns().len(), third.owns().len()].iter().all(|count| *count == 1));
 }
+
+#[test]
+fn an_upgrade_knows_what_members_own_after_a_rebalance_that_was_begun_again() {
+    let (mut harness, topics, [mut first, mut second]) = classic_group(true, [None, None]);
+    let [mut third, mut fourth] = [2, 3].map(|random| Classic { random, ..Classic::of(&["a"], true) });
+    for new in [&mut third, &mut fourth] {
+        let caller = new.send(&mut harness);
+        assert_eq!(new.receive(&mut harness, caller), Ok(false));
+    }
+    harness.leave(&[(&fourth.id, None)]);
+    let joining = [third.send(&mut harness), first.send(&mut harness), second.send(&mut harness)];
+    for (member, caller) in [&mut third, &mut first, &mut second].into_iter().zip(joining) {
+        assert_eq!(member.receive(&mut harness, caller), Ok(true));
+    }
+    // Another one joins before the leader has assigned: this drops the assignments.
+    fourth.id.clear();
+    let caller = fourth.send(&mut harness);
+    assert_eq!(fourth.receive(&mut harness, caller), Ok(false));
+    let _waiting = fourth.send(&mut harness);
+    assert_eq!(harness.groups.describe(GROUP).unwrap().state, State::PreparingRebalance);
+    let mut new = Consumer::of("new", &["a"]);
+    new.join(&mut harness, &topics).unwrap();
+    assert_eq!(new.owns(&topics).len(), 0, "the first two own everything");
+}

@@ -15,6 +15,8 @@ use crate::migration::{Classic, assignment, read_subscription};
 
 const CLIENTS: usize = 4;
 const PARTITIONS: i32 = 5;
+/// Answers are taken so often while time passes, ms.
+const TICK_MS: u64 = 100;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -179,8 +181,8 @@ impl Model {
             Step::Leave(who) => self.leave(who),
             Step::Kill(who) => self.clients[who] = Client::Stopped,
             Step::Wait(ms) => {
-                for _ in 0..ms / 100 {
-                    self.wait(100);
+                for _ in 0..ms / TICK_MS {
+                    self.wait(TICK_MS);
                     self.receive();
                 }
             }
@@ -251,7 +253,8 @@ impl Model {
                 && (client.joining.is_some() || client.syncing.is_some())
                 && client.act(harness)
             {
-                *deadline_ms = harness.now_ms + SESSION_MS;
+                // It may have come up to a tick ago.
+                *deadline_ms = harness.now_ms + SESSION_MS - TICK_MS;
             }
         }
     }

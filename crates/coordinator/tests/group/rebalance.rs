@@ -274,3 +274,19 @@ fn abandon_answers_pending_requests() {
     harness.groups.abandon(Error::NotCoordinator);
     assert_eq!(harness.joined(joining).unwrap().outcome, Err(Error::NotCoordinator));
 }
+
+/// A client that has lost a response repeats its request, and then counts on a whole session.
+#[test]
+fn repeated_joins_and_syncs_renew_the_session() {
+    let mut harness = Harness::default();
+    let ids = harness.stable(2);
+    harness.wait(SESSION_MS - 1);
+    let (_, joined) = harness.join_now(&member(&ids[1]));
+    assert_eq!(joined.unwrap().generation, 1);
+    let caller = harness.sync(&ids[0], 1, &[]);
+    assert!(harness.assignment(caller).is_some());
+    harness.wait(SESSION_MS - 1);
+    for id in &ids {
+        assert_eq!(harness.heartbeat(id, 1), Ok(()));
+    }
+}

@@ -19,6 +19,7 @@ use crate::group::context::GroupContext;
 use crate::group::member::{Member, Session};
 use crate::group::records;
 use crate::group::response::{JoinResponse, Response};
+use crate::group::state::State;
 use crate::group::subscription;
 use crate::group::timers::TimerKind;
 
@@ -133,7 +134,12 @@ fn converted(
     let subscribed = subscription::read(&protocol.or(member.protocols.first())?.metadata)?;
     let names: BTreeSet<Arc<str>> = subscribed.topics.iter().map(|name| Arc::from(*name)).collect();
     let mut assigned = Partitions::new();
-    for (name, partitions) in subscription::read_assignment(&member.assignment)? {
+    let mut held = subscription::read_assignment(&member.assignment)?;
+    if group.state() != State::Stable {
+        // A rebalance that was begun again has dropped the assignments; cooperative members say what they still own.
+        held.extend(subscribed.owned);
+    }
+    for (name, partitions) in held {
         let Some(topic) = topics.topic(name) else { continue };
         let exists = |partition: &i32| (0..topic.partitions).contains(partition);
         let of_topic = |partition| TopicPartition { topic_id: topic.id, partition };

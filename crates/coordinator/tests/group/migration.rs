@@ -485,7 +485,10 @@ fn an_upgrade_knows_what_members_own_after_a_rebalance_that_was_begun_again() {
     assert_eq!(fourth.receive(&mut harness, caller), Ok(false));
     let _waiting = fourth.send(&mut harness);
     assert_eq!(harness.groups.describe(GROUP).unwrap().state, State::PreparingRebalance);
-    let mut new = Consumer::of("new", &["a"]);
+    // The first one by member id, so that it has a share of the target.
+    let mut new = Consumer::of("a", &["a"]);
     new.join(&mut harness, &topics).unwrap();
+    let described = harness.groups.describe_consumer_group(GROUP).unwrap();
+    assert_eq!(described.members[0].target.len(), 1);
     assert_eq!(new.owns(&topics).len(), 0, "the first two own everything");
 }

@@ -305,16 +305,20 @@ fn what_a_group_selects_is_bounded_when_topics_are_created() {
         }
     }
     assert_eq!(owned, 101, "each of them has room for all topics of some subscriptions");
-    let mut many = Consumer { regex: Some("u.*".into()), ..Consumer::of("many", &[]) };
-    for at in 0..9 {
-        let pattern = format!("u{at}.*");
-        Consumer { regex: Some(pattern), ..Consumer::of(&format!("u{at}"), &[]) }
-            .join(&mut harness, &topics)
-            .unwrap_or_else(|refusal| assert_eq!(refusal.error, Error::PolicyViolation));
+}
+
+/// What members that have left have used is free again.
+#[test]
+fn a_group_has_a_few_regular_expressions() {
+    let (mut harness, topics) = (Harness::default(), TopicTable::of(&[("a", 1)]));
+    let of = |at: usize| Consumer { regex: Some(format!("{at}.*")), ..Consumer::of(&format!("m{at}"), &[]) };
+    let mut members: Vec<Consumer> = (0..10).map(of).collect();
+    for member in &mut members {
+        member.join(&mut harness, &topics).unwrap();
     }
-    assert_eq!(
-        error(many.join(&mut harness, &topics)),
-        Error::PolicyViolation,
-        "an eleventh regular expression"
-    );
+    assert_eq!(error(of(10).join(&mut harness, &topics)), Error::PolicyViolation);
+    let mut again = Consumer { id: "again".into(), ..of(9) };
+    again.join(&mut harness, &topics).unwrap();
+    members[0].leave(&mut harness, &topics, -1).unwrap();
+    of(10).join(&mut harness, &topics).unwrap();
 }

@@ -147,6 +147,10 @@ impl GroupContext<'_> {
         admitted: AdmittedMember<'_>,
         topics: &dyn Topics,
     ) -> Result<bool, Refusal> {
+        if let Some(consumer) = self.group.consumer_mut() {
+            // First, so that what members have left behind is not in the way.
+            self.effects.assigned += consumer.refresh_topics(topics);
+        }
         let subscription = self.new_subscription(request, admitted.replaced, topics)?;
         self.clear_timers_of(admitted.replaced);
         let is_classic = admitted.classic.is_some();
@@ -156,7 +160,6 @@ impl GroupContext<'_> {
         if let Some((subscription, resolved)) = subscription {
             consumer.subscribe(self.now_ms, request.member_id, subscription, resolved);
         }
-        self.effects.assigned += consumer.refresh_topics(topics);
         self.effects.assigned += consumer.update_target(is_subscription_new);
         let has_changed = consumer.reconcile(request.member_id, request);
         let member = consumer.member(request.member_id);

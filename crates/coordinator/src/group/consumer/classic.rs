@@ -46,26 +46,22 @@ impl GroupContext<'_> {
             return self.reject_join(caller, &joining.id, Error::MemberIdRequired);
         }
         match self.apply_join(request, &joining, topics) {
-            Ok(has_records) => {
+            Ok(()) => {
                 let answer = self.joined_consumer_group(&joining.id);
-                if has_records {
-                    self.effects.reply_when_durable(caller, Response::Join(answer));
-                } else {
-                    self.effects.reply(caller, Response::Join(answer));
-                }
+                self.effects.reply_when_durable(caller, Response::Join(answer));
             }
             Err(error) => self.reject_join(caller, request.member_id, error),
         }
         self.downgrade_without_consumers();
     }
 
-    /// Takes a step with a member that joins. Returns whether that must be durable before it is answered.
+    /// Takes a step with a member that joins.
     fn apply_join(
         &mut self,
         request: &JoinGroup<'_>,
         joining: &Joining,
         topics: &dyn Topics,
-    ) -> Result<bool, Error> {
+    ) -> Result<(), Error> {
         let subscribed = subscription_of(request).ok_or(Error::InconsistentGroupProtocol)?;
         if !self.has_room_for(bytes_of(request)) {
             return Err(Error::PolicyViolation);
@@ -99,7 +95,8 @@ impl GroupContext<'_> {
             classic: Some(classic),
         };
         self.apply_heartbeat(&heartbeat, admitted, topics).map_err(|refusal| refusal.error)?;
-        Ok(self.persist_consumer_group(Some(&joining.id)))
+        self.persist_consumer_group(Some(&joining.id));
+        Ok(())
     }
 
     /// The response to a member that has joined. It does not lead, so it gets no members.

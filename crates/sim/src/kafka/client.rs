@@ -3,6 +3,9 @@
 
 use mainstem_disk::fault::Rng;
 use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use mainstem_log::{BatchBuilder, BatchKind, Origin};
 
 use super::connection::{Connection, Response};
@@ -73,6 +76,35 @@ impl Context<'_> {
         let topic =
             topic.ok_or_else(|| Violation(format!("an answer for {name:?}, which nobody asked for")))?;
         Ok(PartitionId { topic, index })
+    }
+
+    /// Commits an offset of one partition as a member of a group: its id, and its generation or epoch.
+    pub(crate) fn send_commit(
+        &mut self,
+        version: i16,
+        (group, member_id, epoch): (&'static str, &str, i32),
+        part: PartitionId,
+        offset: u64,
+    ) {
+        self.oracle.commit_sent(group, part, offset);
+        let partition = OffsetCommitRequestPartition {
+            partition_index: part.index,
+            committed_offset: offset.cast_signed(),
+            ..OffsetCommitRequestPartition::default()
+        };
+        let topic = OffsetCommitRequestTopic {
+            name: self.name(part),
+            partitions: vec![partition],
+            ..OffsetCommitRequestTopic::default()
+        };
+        let request = OffsetCommitRequest {
+            group_id: group.to_owned(),
+            generation_id_or_member_epoch: epoch,
+            member_id: member_id.to_owned(),
+            topics: vec![topic],
+            ..OffsetCommitRequest::default()
+        };
+        self.connection.send(version, &request);
     }
 
     /// Returns a violation, unless the error is one that a disk fault explains.

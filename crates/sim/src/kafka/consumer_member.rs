@@ -7,9 +7,7 @@
 use std::collections::BTreeMap;
 
 use mainstem_kafka::api::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
-use mainstem_kafka::api::offset_commit::{
-    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
-};
+use mainstem_kafka::api::offset_commit::OffsetCommitRequest;
 use mainstem_kafka::api::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
@@ -132,7 +130,10 @@ impl ConsumerMember {
                 let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
                 context.connection.send(9, &request);
             }
-            InFlight::Commit(index, offset) => self.commit(context, index, offset),
+            InFlight::Commit(index, offset) => {
+                let member = (GROUP, self.id.as_str(), self.epoch);
+                context.send_commit(9, member, part(index), offset);
+            }
         }
     }
 
@@ -156,29 +157,6 @@ impl ConsumerMember {
             request.subscribed_topic_names = Some(vec![context.name(part(0))]);
         }
         context.connection.send(1, &request);
-    }
-
-    /// Commits an offset of one partition.
-    fn commit(&self, context: &mut Context<'_>, index: i32, offset: u64) {
-        context.oracle.commit_sent(GROUP, part(index), offset);
-        let partition = OffsetCommitRequestPartition {
-            partition_index: index,
-            committed_offset: offset.cast_signed(),
-            ..OffsetCommitRequestPartition::default()
-        };
-        let topic = OffsetCommitRequestTopic {
-            name: context.name(part(0)),
-            partitions: vec![partition],
-            ..OffsetCommitRequestTopic::default()
-        };
-        let request = OffsetCommitRequest {
-            group_id: GROUP.to_owned(),
-            generation_id_or_member_epoch: self.epoch,
-            member_id: self.id.clone(),
-            topics: vec![topic],
-            ..OffsetCommitRequest::default()
-        };
-        context.connection.send(9, &request);
     }
 
     /// Handles an error.

@@ -9,9 +9,7 @@ use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::heartbeat::HeartbeatRequest;
 use mainstem_kafka::api::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use mainstem_kafka::api::leave_group::{LeaveGroupRequest, MemberIdentity};
-use mainstem_kafka::api::offset_commit::{
-    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
-};
+use mainstem_kafka::api::offset_commit::OffsetCommitRequest;
 use mainstem_kafka::api::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
 use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 
@@ -155,32 +153,10 @@ impl GroupMember {
                 context.connection.send(6, &request);
             }
             InFlight::Commit(index, offset) => {
-                self.commit(context, index, offset);
+                let member = (GROUP, self.id.as_str(), self.generation);
+                context.send_commit(7, member, part(index), offset);
             }
         }
-    }
-
-    /// Commits an offset of one partition.
-    fn commit(&self, context: &mut Context<'_>, index: i32, offset: u64) {
-        context.oracle.commit_sent(GROUP, part(index), offset);
-        let partition = OffsetCommitRequestPartition {
-            partition_index: index,
-            committed_offset: offset.cast_signed(),
-            ..OffsetCommitRequestPartition::default()
-        };
-        let topic = OffsetCommitRequestTopic {
-            name: context.name(part(0)),
-            partitions: vec![partition],
-            ..OffsetCommitRequestTopic::default()
-        };
-        let request = OffsetCommitRequest {
-            group_id: GROUP.to_owned(),
-            generation_id_or_member_epoch: self.generation,
-            member_id: self.id.clone(),
-            topics: vec![topic],
-            ..OffsetCommitRequest::default()
-        };
-        context.connection.send(7, &request);
     }
 
     /// The leader's assignment: partitions in turn, in a format of its own.

@@ -103,3 +103,10 @@ pub(crate) struct RequestContext {
     /// How long the sender is throttled after the response, ms.
     pub(crate) throttle_ms: u32,
 }
+
+impl RequestContext {
+    /// The address of the client as group members show it: Java writes one without a host name with a leading slash.
+    pub(crate) fn client_host(&self) -> String {
+        self.peer.map_or_else(String::new, |peer| format!("/{peer}"))
+    }
+}

@@ -92,10 +92,9 @@ fn a_repeated_heartbeat_waits_for_the_first_one() {
     harness.groups.handle_consumer_heartbeat(harness.now_ms, &confirm, &topics, two);
     let effects: Vec<Effect> = std::iter::from_fn(|| harness.groups.poll()).collect();
     for effect in &effects {
-        assert!(
-            !matches!(effect, Effect::Reply { answer: Response::ConsumerHeartbeat(Ok(result)), .. } if result.member_epoch == 2),
-            "epoch 2 is promised before it is durable: {effects:?}"
-        );
+        if let Effect::Reply { answer: Response::ConsumerHeartbeat(Ok(result)), .. } = effect {
+            assert!(result.member_epoch < 2, "epoch 2 is promised before it is durable: {effects:?}");
+        }
     }
 }
 

@@ -39,8 +39,8 @@ pub(crate) fn handle(
                     ..DescribedGroup::default()
                 },
                 Err(error) => {
-                    let is_classic = groups.describe(&group_id).is_ok();
-                    let what = if is_classic { "is not a consumer group" } else { "not found" };
+                    let is_known = groups.uses_consumer_protocol(&group_id).is_some();
+                    let what = if is_known { "is not a consumer group" } else { "not found" };
                     DescribedGroup {
                         error_code: error.code(),
                         error_message: Some(format!("Group {group_id} {what}.")),

@@ -33,8 +33,7 @@ pub(crate) fn handle(
         request.member_id = new_member_id(io);
     }
     let client_id = call.client_id.clone();
-    // Java writes an address without a host name with a leading slash.
-    let client_host = call.peer.map_or_else(String::new, |peer| format!("/{peer}"));
+    let client_host = call.client_host();
     let heartbeat = ConsumerHeartbeat {
         group_id: &request.group_id,
         member_id: &request.member_id,

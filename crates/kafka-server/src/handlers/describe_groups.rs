@@ -33,8 +33,8 @@ pub(crate) fn handle(
             let group = match groups.describe(&group_id) {
                 Ok(group) => existing_group(group),
                 Err(error) => {
-                    let is_consumer = groups.describe_consumer_group(&group_id).is_ok();
-                    let what = if is_consumer { "is not a classic group" } else { "not found" };
+                    let is_known = groups.uses_consumer_protocol(&group_id).is_some();
+                    let what = if is_known { "is not a classic group" } else { "not found" };
                     missing_group(&format!("Group {group_id} {what}."), error, call.version)
                 }
             };

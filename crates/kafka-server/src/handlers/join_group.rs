@@ -41,8 +41,7 @@ pub(crate) fn handle(
         request.rebalance_timeout_ms
     };
     let client_id = call.client_id.clone();
-    // Java writes an address without a host name with a leading slash.
-    let client_host = call.peer.map_or_else(String::new, |peer| format!("/{peer}"));
+    let client_host = call.client_host();
     let protocols = &request.protocols;
     let join = JoinGroup {
         group_id: &request.group_id,

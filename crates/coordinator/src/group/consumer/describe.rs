@@ -7,6 +7,11 @@ use crate::Error;
 use crate::group::Groups;
 
 impl Groups {
+    /// Whether a group uses the consumer protocol; `None` if there is no such group.
+    pub fn uses_consumer_protocol(&self, group_id: &str) -> Option<bool> {
+        self.by_id.get(group_id).map(|group| group.consumer().is_some())
+    }
+
     /// ConsumerGroupDescribe.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::Error;
 
 /// Largest size of a compiled regular expression, and of its cache, bytes.
 const REGEX_BYTES_MAX: usize = 128 << 10;
-/// Longest regular expression, bytes: compiling one takes a fraction of a millisecond.
+/// Longest regular expression, bytes.
 const PATTERN_BYTES_MAX: usize = 4096;
 
 /// Largest number of topics that all members of a group may select together.
